@@ -1,0 +1,71 @@
+"""Exceptions that Lily raises: every one is a LilyError and also the builtin exception that fits it."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "BusyError",
+    "CancelledError",
+    "CheckpointError",
+    "ClosedError",
+    "ConfigError",
+    "ContextOverflowError",
+    "InvalidArgumentError",
+    "LilyError",
+    "MemoryLimitError",
+    "MissingExtraError",
+    "TemplateError",
+    "TokenizerError",
+]
+
+
+class LilyError(Exception):
+    """Base class of every exception that Lily raises on purpose."""
+
+
+class CheckpointError(LilyError, ValueError):
+    """A checkpoint's files are missing, damaged or not in a supported layout."""
+
+
+class ConfigError(LilyError, ValueError):
+    """The model's config.json is damaged or describes a model that is not supported."""
+
+
+class InvalidArgumentError(LilyError, ValueError):
+    """An argument has a wrong type or a value out of its range."""
+
+
+class ContextOverflowError(LilyError, ValueError):
+    """The tokens do not fit in the context that was allocated or that the model supports."""
+
+
+class MemoryLimitError(LilyError, MemoryError):
+    """The memory that is needed exceeds the limit, or could not be allocated."""
+
+
+class ClosedError(LilyError, RuntimeError):
+    """The model or session was closed before it was used."""
+
+
+class BusyError(LilyError, RuntimeError):
+    """The session is in use by another thread or generation."""
+
+
+class CancelledError(LilyError):
+    """The work was cancelled by its caller before it was complete."""
+
+
+class BackendError(LilyError, RuntimeError):
+    """A compute backend is unavailable or failed."""
+
+
+class TokenizerError(LilyError, ValueError):
+    """The tokenizer's files are missing, damaged or not supported."""
+
+
+class TemplateError(LilyError, ValueError):
+    """The chat template is missing or damaged, or it rejected the messages."""
+
+
+class MissingExtraError(LilyError, ImportError):
+    """An optional dependency is not installed."""
