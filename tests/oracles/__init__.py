@@ -1,0 +1,1 @@
+"""Comparison of Lily with independent implementations: the NumPy reference, transformers and mlx-lm."""
