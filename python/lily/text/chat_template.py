@@ -1,0 +1,165 @@
+"""Renders chat messages to prompt text with the checkpoint's own Jinja template, in a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from lily.errors import TemplateError
+from lily.text.messages import prepare_messages
+from lily.text.template_environment import OUTPUT_LIMIT, TemplateRefusal, bounded_range, make_environment
+from lily.text.tokenizer_config import TokenizerConfig, read_tokenizer_config
+
+__all__ = ["ChatTemplate"]
+
+
+class ChatTemplate:
+    """A compiled chat template; immutable and safe to use from any thread."""
+
+    def __init__(
+        self, source: str, *, special_tokens: Mapping[str, str] | None = None, origin: str = "chat template"
+    ) -> None:
+        """Compile a template.
+
+        Parameters
+        ----------
+        source
+            The Jinja text.
+        special_tokens
+            Texts that the template sees as variables, such as ``bos_token`` and ``eos_token``.
+        origin
+            Names the template in errors.
+
+        Raises
+        ------
+        TemplateError
+            The text is not a valid template.
+        """
+        self._source = source
+        self._origin = origin
+        self._special_tokens = dict(special_tokens or {})
+        try:
+            self._template = make_environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(f"{origin}, line {error.lineno}: {error.message}") from error
+        except Exception as error:  # deep nesting and constant folding fail in many ways
+            raise TemplateError(f"{origin}: cannot be compiled ({type(error).__name__}: {error})") from error
+
+    @classmethod
+    def from_directory(cls, directory: Path | str, name: str = "default") -> ChatTemplate:
+        """Find and compile a checkpoint directory's chat template.
+
+        ``chat_template.jinja`` (for the name ``"default"``) or ``additional_chat_templates/NAME.jinja`` win
+        over ``chat_template`` in tokenizer_config.json, which holds one template or several named ones.
+
+        Raises
+        ------
+        TemplateError
+            No template of that name, or it is damaged.
+        TokenizerError
+            tokenizer_config.json is damaged.
+        """
+        directory = Path(directory)
+        config = read_tokenizer_config(directory)
+        parts = (
+            ("chat_template.jinja",) if name == "default" else ("additional_chat_templates", f"{name}.jinja")
+        )
+        path = directory.joinpath(*parts)
+        if Path(name).name == name and path.is_file():
+            return cls(_read_text(path), special_tokens=config.special_tokens, origin=str(path))
+        return cls._from_config(directory, config, name)
+
+    @classmethod
+    def _from_config(cls, directory: Path, config: TokenizerConfig, name: str) -> ChatTemplate:
+        templates = config.chat_templates
+        if not templates:
+            raise TemplateError(
+                f"{directory}: no chat template, neither chat_template.jinja nor chat_template in "
+                "tokenizer_config.json; add one of them, or use raw prompts"
+            )
+        if name not in templates:
+            raise TemplateError(
+                f"{directory}: no chat template named {name!r}; there are {', '.join(sorted(templates))}"
+            )
+        origin = f"{directory / 'tokenizer_config.json'}, chat_template {name!r}"
+        return cls(templates[name], special_tokens=config.special_tokens, origin=origin)
+
+    @property
+    def source(self) -> str:
+        """The Jinja text."""
+        return self._source
+
+    def render(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> str:
+        """Return the prompt text of a conversation.
+
+        The text of special tokens inside message contents is not escaped: whoever encodes the result with
+        ``parse_special=True``, as is usual, lets such text act as the token.
+
+        Parameters
+        ----------
+        messages
+            Mappings with ``role`` and ``content``, and what the template knows besides
+            (``reasoning_content``, ``tool_calls``). They are prepared by `prepare_messages` first.
+        tools
+            Tool definitions in JSON-schema form.
+        add_generation_prompt
+            End with the header of the assistant's next turn.
+        template_kwargs
+            Further template variables, such as ``enable_thinking`` or ``preserve_thinking``.
+
+        Raises
+        ------
+        TemplateError
+            The template refuses the messages, fails, or exceeds its bounds.
+        """
+        if isinstance(tools, (str, bytes, Mapping)):
+            raise TemplateError(f"tools must be a list of mappings, not a {type(tools).__name__}")
+        variables = {
+            **self._special_tokens,
+            "range": bounded_range(),
+            **template_kwargs,
+            "messages": prepare_messages(messages),
+            "tools": list(tools) if tools else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._generate(variables)
+        except TemplateError:
+            raise
+        except TemplateRefusal as error:
+            raise TemplateError(f"the chat template refuses the messages: {error}") from error
+        except Exception as error:  # a template can fail in every way that Python code can
+            raise TemplateError(
+                f"{self._origin}: rendering failed ({type(error).__name__}: {error})"
+            ) from error
+
+    def _generate(self, variables: dict[str, Any]) -> str:
+        pieces: list[str] = []
+        length = 0
+        for piece in self._template.generate(variables):
+            length += len(piece)
+            if length > OUTPUT_LIMIT:
+                raise TemplateError(f"{self._origin}: the rendered text exceeds {OUTPUT_LIMIT} characters")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def __repr__(self) -> str:
+        return f"ChatTemplate({self._origin!r})"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"{path}: not UTF-8 text ({error.reason})") from error

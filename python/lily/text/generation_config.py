@@ -1,0 +1,91 @@
+"""Sampling defaults that a checkpoint recommends in its generation_config.json."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lily.errors import ConfigError
+from lily.text.json_file import read_json_object
+
+__all__ = ["GenerationDefaults", "read_generation_defaults"]
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """Recommended sampling; None where the checkpoint says nothing.
+
+    Attributes
+    ----------
+    do_sample
+        False asks for greedy decoding, whatever the other fields say.
+    temperature
+        At least 0; 0 means greedy.
+    top_k
+        At least 0; 0 means no limit.
+    top_p
+        In [0, 1]; 1 means no limit.
+    min_p
+        In [0, 1]; 0 means no limit.
+    repetition_penalty
+        Above 0; 1 means none.
+    """
+
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the checkpoint asks for the most likely token each time."""
+        return self.do_sample is False or self.temperature == 0
+
+
+def read_generation_defaults(directory: Path | str) -> GenerationDefaults:
+    """Read ``generation_config.json`` of a checkpoint directory; a missing file says nothing.
+
+    Raises
+    ------
+    ConfigError
+        The file is damaged, or a field has a wrong type or a value out of its range.
+    """
+    path = Path(directory) / "generation_config.json"
+    fields = read_json_object(path, ConfigError) or {}
+    do_sample = fields.get("do_sample")
+    if do_sample is not None and not isinstance(do_sample, bool):
+        raise ConfigError(f"{path}: do_sample must be true, false or null, but is {do_sample!r}")
+    top_k = fields.get("top_k")
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0):
+        raise ConfigError(f"{path}: top_k must be an integer of at least 0 or null, but is {top_k!r}")
+    penalty = _number(path, fields, "repetition_penalty", math.inf)
+    if penalty == 0:
+        raise ConfigError(f"{path}: repetition_penalty must be above 0")
+    return GenerationDefaults(
+        do_sample=do_sample,
+        temperature=_number(path, fields, "temperature", math.inf),
+        top_k=top_k,
+        top_p=_number(path, fields, "top_p", 1.0),
+        min_p=_number(path, fields, "min_p", 1.0),
+        repetition_penalty=penalty,
+    )
+
+
+def _number(path: Path, fields: dict[str, Any], name: str, highest: float) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{path}: {name} must be a number or null, but is {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not 0 <= number <= highest:
+        limits = "at least 0" if highest == math.inf else f"from 0 to {highest:g}"
+        raise ConfigError(f"{path}: {name} must be a finite number, {limits}, but is {value!r}")
+    return number

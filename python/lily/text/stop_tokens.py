@@ -1,0 +1,77 @@
+"""The ids that end an answer: the union of what a checkpoint's files say, since each alone may miss one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lily.errors import ConfigError, TokenizerError
+from lily.text.json_file import read_json_object
+from lily.text.tokenizer import Tokenizer
+from lily.text.tokenizer_config import read_tokenizer_config
+
+__all__ = ["read_stop_tokens"]
+
+
+def read_stop_tokens(
+    directory: Path | str, *, vocab_size: int, tokenizer: Tokenizer | None = None
+) -> frozenset[int]:
+    """Collect the stop ids of a checkpoint directory.
+
+    Parameters
+    ----------
+    directory
+        Where generation_config.json, config.json and tokenizer_config.json are; each may be missing.
+    vocab_size
+        Rows of the model's vocabulary; every stop id must be below it.
+    tokenizer
+        Gives the id of tokenizer_config.json's ``eos_token``; without it that file is not used.
+
+    Raises
+    ------
+    ConfigError
+        An ``eos_token_id`` is not an integer, a list of integers or null, or is out of range.
+    TokenizerError
+        tokenizer_config.json is damaged, or its ``eos_token`` is not in the vocabulary.
+    """
+    directory = Path(directory)
+    stops: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = directory / name
+        fields = read_json_object(path, ConfigError) or {}
+        stops |= _ids(path, "eos_token_id", fields.get("eos_token_id"), vocab_size)
+        text_fields = fields.get("text_config")
+        if isinstance(text_fields, dict):
+            stops |= _ids(path, "text_config.eos_token_id", text_fields.get("eos_token_id"), vocab_size)
+    if tokenizer is not None:
+        stops |= _tokenizer_stop(directory, tokenizer, vocab_size)
+    return frozenset(stops)
+
+
+def _ids(path: Path, field: str, value: Any, vocab_size: int) -> set[int]:
+    entries = value if isinstance(value, list) else [] if value is None else [value]
+    for entry in entries:
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            raise ConfigError(
+                f"{path}: {field} must be an integer, a list of integers or null, but holds {entry!r}"
+            )
+        if not 0 <= entry < vocab_size:
+            raise ConfigError(
+                f"{path}: {field} holds {entry}, which is outside the vocabulary of {vocab_size} ids"
+            )
+    return set(entries)
+
+
+def _tokenizer_stop(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> set[int]:
+    token = read_tokenizer_config(directory).special_tokens.get("eos_token")
+    if token is None:
+        return set()
+    token_id = tokenizer.token_id(token)
+    path = directory / "tokenizer_config.json"
+    if token_id is None:
+        raise TokenizerError(f"{path}: eos_token {token!r} is not in tokenizer.json")
+    if token_id >= vocab_size:
+        raise TokenizerError(
+            f"{path}: eos_token {token!r} has id {token_id}, outside the vocabulary of {vocab_size} ids"
+        )
+    return {token_id}

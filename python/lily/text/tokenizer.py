@@ -1,0 +1,223 @@
+"""Turns text into token ids and back, from a checkpoint's tokenizer.json."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import tokenizers
+
+from lily.errors import InvalidArgumentError, TokenizerError
+from lily.text.detokenizer import StreamingDetokenizer
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer; immutable after construction and safe to use from any thread.
+
+    Make one with `from_directory` or `from_file`.
+    """
+
+    def __init__(self, source: str, *, origin: str = "tokenizer.json") -> None:
+        """Build the tokenizer from the text of a tokenizer.json; `origin` names it in errors.
+
+        Raises
+        ------
+        TokenizerError
+            The text is not a usable byte-level tokenizer.
+        """
+        self._origin = origin
+        self._source = source
+        self._tokenizer = _build(source, origin)
+        self._added = {
+            token_id: (token.content, bool(token.special))
+            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+        }
+        self._bytes: dict[int, bytes] = {}
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise TokenizerError(f"{origin}: the vocabulary is empty")
+        self._vocab_size = max(vocabulary.values()) + 1
+
+    @classmethod
+    def from_directory(cls, directory: Path | str) -> Tokenizer:
+        """Read ``tokenizer.json`` of a checkpoint directory.
+
+        Raises
+        ------
+        TokenizerError
+            The file is missing, damaged or not a byte-level tokenizer.
+        """
+        return cls.from_file(Path(directory) / "tokenizer.json")
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Tokenizer:
+        """Read a tokenizer.json file; errors as for `from_directory`."""
+        path = Path(path)
+        try:
+            source = path.read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise TokenizerError(
+                f"{path.parent}: {path.name} is missing; put the checkpoint's {path.name} there, "
+                "or use token ids instead of text"
+            ) from error
+        except OSError as error:
+            raise TokenizerError(f"{path}: cannot be read ({error.strerror or error})") from error
+        except UnicodeDecodeError as error:
+            raise TokenizerError(
+                f"{path}: not UTF-8 text ({error.reason}); download the file again"
+            ) from error
+        return cls(source, origin=str(path))
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest real id, added tokens included.
+
+        Models pad their vocabulary; the rows from this id on stand for nothing and must not be sampled.
+        """
+        return self._vocab_size
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens that are matched as a whole (``<|im_end|>``, ``<think>``, ...), by text."""
+        return {content: token_id for token_id, (content, _) in self._added.items()}
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token's exact text (as in the vocabulary), or None if there is none."""
+        token_id: int | None = self._tokenizer.token_to_id(token)
+        return token_id
+
+    def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """Return the token ids of `text`; no begin or end token is added.
+
+        Parameters
+        ----------
+        text
+            Any text.
+        parse_special
+            True: the text of an added token, such as ``<|im_end|>`` or ``<think>``, becomes its one id. That
+            is right for rendered chat templates and for trusted prompts. False: such text is encoded as
+            ordinary characters, so that text from outside cannot end a turn or open a new one.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `text` is not a string or holds lone surrogates.
+        """
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
+        encoder = self._tokenizer if parse_special else self._plain_tokenizer
+        try:
+            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InvalidArgumentError(
+                f"text at character {_first_surrogate(text)}: a lone surrogate"
+            ) from error
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        Parameters
+        ----------
+        ids
+            Token ids below `vocab_size`.
+        skip_special
+            Leave out the tokens that tokenizer.json marks as special. ``<think>`` and the tool tags are not
+            so marked and stay.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An id stands for no token.
+        """
+        return b"".join(self.token_bytes(token, skip_special=skip_special) for token in ids).decode(
+            "utf-8", "replace"
+        )
+
+    def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
+        """Return the bytes of `token`, perhaps a part of a UTF-8 character; errors as for `decode`."""
+        if skip_special and self.is_special(token):
+            return b""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._look_up_bytes(token)
+        return known
+
+    def is_special(self, token: int) -> bool:
+        """Tell whether tokenizer.json marks the id as special (control tokens that are not text)."""
+        return self._added.get(token, ("", False))[1]
+
+    def detokenizer(self, *, skip_special: bool = False) -> StreamingDetokenizer:
+        """Return a new streaming detokenizer, for one stream of ids."""
+        return StreamingDetokenizer(self, skip_special=skip_special)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self._origin!r}, vocab_size={self._vocab_size})"
+
+    def _look_up_bytes(self, token: int) -> bytes:
+        if token in self._added:
+            return self._added[token][0].encode("utf-8")
+        text = None
+        if 0 <= token < self._vocab_size:
+            text = self._tokenizer.id_to_token(int(token))
+        if text is None:
+            raise InvalidArgumentError(
+                f"token id {token} stands for no token of {self._origin} (ids 0 to {self._vocab_size - 1})"
+            )
+        byte_of = _byte_of_character()
+        try:
+            return bytes(byte_of[character] for character in text)
+        except KeyError as error:
+            raise TokenizerError(
+                f"{self._origin}: token {token} ({text!r}) is not written in the byte-level alphabet"
+            ) from error
+
+    @functools.cached_property
+    def _plain_tokenizer(self) -> tokenizers.Tokenizer:
+        """The same vocabulary without added tokens: `encode_special_tokens` would still match <think>."""
+        fields = json.loads(self._source)
+        fields["added_tokens"] = []
+        return _build(json.dumps(fields, ensure_ascii=False), self._origin)
+
+
+def _build(source: str, origin: str) -> tokenizers.Tokenizer:
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(source)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic in the Rust library is no Exception
+        raise TokenizerError(
+            f"{origin}: not a usable tokenizer ({error}); download the file again"
+        ) from error
+    if not isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel):
+        kind = type(tokenizer.decoder).__name__
+        raise TokenizerError(
+            f"{origin}: only byte-level tokenizers are supported; this file's decoder is {kind}"
+        )
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _first_surrogate(text: str) -> int:
+    return next(
+        (index for index, character in enumerate(text) if "\ud800" <= character <= "\udfff"), len(text)
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _byte_of_character() -> dict[str, int]:
+    """The byte-level alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 on."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(0x100 + index): byte for index, byte in enumerate(others)})
+    return alphabet

@@ -1,0 +1,73 @@
+"""The parts of tokenizer_config.json that Lily uses: named special tokens and chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lily.errors import TokenizerError
+from lily.text.json_file import read_json_object
+
+__all__ = ["TokenizerConfig", "read_tokenizer_config"]
+
+_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """What a tokenizer_config.json says; empty when the file is missing.
+
+    Attributes
+    ----------
+    special_tokens
+        Text of ``bos_token``, ``eos_token``, ``pad_token`` and ``unk_token``, where given.
+    chat_templates
+        Chat template source by name; a single template is called ``"default"``.
+    """
+
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_tokenizer_config(directory: Path | str) -> TokenizerConfig:
+    """Read ``tokenizer_config.json`` of a checkpoint directory; a missing file gives an empty config.
+
+    Raises
+    ------
+    TokenizerError
+        The file is damaged, or one of the fields used has a wrong type.
+    """
+    path = Path(directory) / "tokenizer_config.json"
+    fields = read_json_object(path, TokenizerError)
+    if fields is None:
+        return TokenizerConfig()
+    tokens = {
+        name: _token_text(path, name, fields[name]) for name in _TOKEN_NAMES if fields.get(name) is not None
+    }
+    return TokenizerConfig(tokens, _chat_templates(path, fields.get("chat_template")))
+
+
+def _token_text(path: Path, name: str, value: Any) -> str:
+    # Older writers store the whole AddedToken as an object.
+    text = value.get("content") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise TokenizerError(f"{path}: {name} must be a string, an object with a content string, or null")
+    return text
+
+
+def _chat_templates(path: Path, value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    templates: dict[str, str] = {}
+    for entry in value if isinstance(value, list) else [value]:
+        name, source = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(source, str):
+            raise TokenizerError(
+                f"{path}: chat_template must be a string or a list of objects with strings name and template"
+            )
+        templates[name] = source
+    return templates
