@@ -10,8 +10,8 @@ from lily.text import ChatTemplate
 
 HEADER = "<|im_start|>assistant\n<think>\n"
 TOOLS_TAIL = (
-    "\n</tools>\n\nTo call one, answer with a block of this shape and write nothing after it:\n\n<tool_call>\n"
-    "<function=NAME>\n<parameter=PARAMETER>\nvalue\n</parameter>\n</function>\n</tool_call>\n\n"
+    "\n</tools>\n\nTo call one, answer with a block of this shape and write nothing after it:\n\n"
+    "<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nvalue\n</parameter>\n</function>\n</tool_call>\n\n"
     "Give every required parameter. If no function fits, answer in plain words."
 )
 
