@@ -1,0 +1,94 @@
+"""Typed access to the fields of a config.json object: each wrong type or value is one ConfigError."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from lily.checkpoint.json_file import show
+from lily.errors import ConfigError
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class ConfigFields:
+    """Fields of one JSON object; `where` names the file and the object in errors.
+
+    A field that is null counts as absent, as configuration writers use both for "not set".
+    """
+
+    values: Mapping[str, Any]
+    where: str
+
+    def fail(self, name: str, problem: str) -> NoReturn:
+        raise ConfigError(f"{show(self.where)}: {show(name)} {problem}")
+
+    def get(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is not None:
+            return value
+        if default is _REQUIRED:
+            self.fail(name, "is missing; take config.json from the checkpoint's source")
+        return default
+
+    def integer(self, name: str, *, low: int = 1, high: int, default: Any = _REQUIRED) -> int:
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(name, f"must be an integer, not {_describe(value)}")
+        if not low <= value <= high:
+            self.fail(name, f"must be between {low} and {high}, not {_describe(value)}")
+        return value
+
+    def number(self, name: str, *, low: float, high: float, default: Any = _REQUIRED) -> float:
+        """A finite number in [low, high]."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            self.fail(name, f"must be a number, not {_describe(value)}")
+        if not low <= value <= high or not math.isfinite(value):
+            self.fail(name, f"must be between {low:g} and {high:g}, not {_describe(value)}")
+        return float(value)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            self.fail(name, f"must be true or false, not {_describe(value)}")
+        return value
+
+    def text(self, name: str, *, default: str) -> str:
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            self.fail(name, f"must be a string, not {_describe(value)}")
+        return value
+
+    def strings(self, name: str) -> list[str] | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.fail(name, "must be a list of strings")
+        return value
+
+    def section(self, name: str) -> ConfigFields | None:
+        """A nested object, or None where it is absent."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.fail(name, f"must be an object, not {_describe(value)}")
+        return ConfigFields(value, f"{self.where}: {show(name)}")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return show(repr(value))

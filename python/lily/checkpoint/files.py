@@ -1,0 +1,134 @@
+"""Which files make up a checkpoint: one file, shards with an index, or shards without one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from lily.checkpoint.json_file import read_json_object, show
+from lily.errors import CheckpointError
+
+_INDEX_NAME = "model.safetensors.index.json"
+_INDEX_LIMIT = 100_000_000
+_SHARD = re.compile(r"(.*)-(\d{1,6})-of-(\d{1,6})\.safetensors", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    directory: Path
+    config: Path
+    shards: tuple[Path, ...]
+    index: Path | None = None
+    weight_map: Mapping[str, str] = field(default_factory=dict)  # tensor to file name, from the index
+
+
+def find_files(path: Path) -> CheckpointFiles:
+    """The files of a checkpoint directory, or of a single .safetensors file beside its config.json.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing usable is there, a shard is missing, or the index is damaged or points outside the directory.
+    """
+    path = Path(os.path.abspath(path))
+    try:
+        is_directory, is_file = os.path.isdir(path), os.path.isfile(path)
+    except ValueError as error:
+        raise CheckpointError(f"{show(path)}: is not a usable path ({error})") from error
+    if is_file:
+        if path.suffix != ".safetensors":
+            raise CheckpointError(
+                f"{show(path)}: is not a safetensors file; give the checkpoint's directory or its .safetensors file"
+            )
+        return CheckpointFiles(path.parent, path.parent / "config.json", (path,))
+    if not is_directory:
+        raise CheckpointError(
+            f"{show(path)}: no such checkpoint; give a directory with config.json and .safetensors files"
+        )
+    index = _find_index(path)
+    if index is not None:
+        return _indexed(path, index)
+    return CheckpointFiles(path, path / "config.json", _unindexed(path))
+
+
+def _listing(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError as error:
+        raise CheckpointError(
+            f"{show(directory)}: cannot be listed ({error.strerror}); check its permissions"
+        ) from error
+
+
+def _find_index(directory: Path) -> Path | None:
+    names = [name for name in _listing(directory) if name.endswith(".safetensors.index.json")]
+    if not names:
+        return None
+    if _INDEX_NAME in names or len(names) == 1:
+        return directory / (_INDEX_NAME if _INDEX_NAME in names else names[0])
+    raise CheckpointError(
+        f"{show(directory)}: has several indexes ({', '.join(map(show, names))}); keep the one of the model"
+    )
+
+
+def _indexed(directory: Path, index: Path) -> CheckpointFiles:
+    content = read_json_object(index, CheckpointError, limit=_INDEX_LIMIT)
+    weight_map = content.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{show(index)}: its weight_map is missing or empty; download the index again")
+    for tensor, name in weight_map.items():
+        _check_shard_name(index, tensor, name)
+    names = sorted(set(weight_map.values()))
+    missing = [name for name in names if not os.path.lexists(directory / name)]
+    if missing:
+        raise CheckpointError(
+            f"{show(directory)}: {len(missing)} of the {len(names)} files that {show(index.name)} names are missing: "
+            f"{', '.join(map(show, missing))}; download them"
+        )
+    shards = tuple(directory / name for name in names)
+    return CheckpointFiles(directory, directory / "config.json", shards, index, weight_map)
+
+
+def _check_shard_name(index: Path, tensor: str, name: Any) -> None:
+    """Refuse names that could reach outside the checkpoint's directory."""
+    problem = None
+    if not isinstance(name, str):
+        problem = "must be a file name"
+    elif not name.endswith(".safetensors") or not name.isprintable():
+        problem = "is not the name of a .safetensors file"
+    elif name.startswith("/") or "\\" in name or ":" in name or ".." in PurePosixPath(name).parts:
+        problem = "reaches outside the checkpoint's directory"
+    elif len(name) > 255:
+        problem = "is too long for a file name"
+    if problem is not None:
+        raise CheckpointError(
+            f"{show(index)}: weight_map entry {show(tensor)}: {show(repr(name))} {problem}; "
+            "take the index from the checkpoint's source"
+        )
+
+
+def _unindexed(directory: Path) -> tuple[Path, ...]:
+    names = [name for name in _listing(directory) if name.endswith(".safetensors")]
+    names = [name for name in names if name.startswith("model")] or names
+    if not names:
+        raise CheckpointError(f"{show(directory)}: has no .safetensors file; download the checkpoint's weights")
+    missing: set[str] = set()
+    for name in names:
+        match = _SHARD.fullmatch(name)
+        if match is None:
+            continue
+        stem, number, total = match.groups()
+        if int(total) > 10_000 or int(number) > int(total):
+            raise CheckpointError(f"{show(directory / name)}: its number exceeds the number of shards; rename it")
+        siblings = (f"{stem}-{i:0{len(number)}d}-of-{total}.safetensors" for i in range(1, int(total) + 1))
+        missing.update(siblings)
+    missing.difference_update(names)
+    if missing:
+        raise CheckpointError(
+            f"{show(directory)}: shards are missing: {', '.join(map(show, sorted(missing)))}; download them"
+        )
+    return tuple(directory / name for name in names)

@@ -1,0 +1,154 @@
+"""plan: the exact memory that a model takes at a context length, from its headers alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lily.checkpoint.config import ModelConfig
+from lily.checkpoint.reader import Checkpoint, read_checkpoint
+from lily.errors import InvalidArgumentError
+
+KV_BLOCK_TOKENS = 256  # the cache grows by whole blocks
+DEFAULT_PREFILL_CHUNK = 512
+_BFLOAT16 = 2
+_FLOAT32 = 4
+_ATTENTION_TILE_TOKENS = 256  # keys that one thread scores at a time
+_WEIGHT_TILE_VALUES = 64 * 1024  # dequantized weights that one thread holds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes that a model and one session take at a context length."""
+
+    context: int  # tokens
+    prefill_chunk: int  # tokens
+    threads: int
+    weights: int  # tensors of the text model: mapped from the files, resident once touched
+    vectors: int  # float32 copies of norms, convolutions and gate parameters
+    kv_cache: int  # bfloat16 keys and values of the full-attention layers
+    recurrent_state: int  # float32
+    conv_state: int  # float32
+    logits: int  # float32, one row
+    scratch: int  # estimate
+    skipped: int  # tensors in the files that are never read; not in the total
+
+    @property
+    def session(self) -> int:
+        """Bytes of one session at the full context."""
+        return self.kv_cache + self.recurrent_state + self.conv_state + self.logits
+
+    @property
+    def total(self) -> int:
+        """Bytes of the model and one session."""
+        return self.weights + self.vectors + self.session + self.scratch
+
+    def to_dict(self) -> dict[str, int]:
+        """All figures by name, ready for JSON."""
+        return {**asdict(self), "total": self.total}
+
+    def __str__(self) -> str:
+        rows = (
+            ("weights", self.weights),
+            ("converted vectors", self.vectors),
+            (f"KV cache, {self.context:,} tokens", self.kv_cache),
+            ("recurrent state", self.recurrent_state),
+            ("convolution state", self.conv_state),
+            ("logits", self.logits),
+            (f"scratch, chunks of {self.prefill_chunk:,}", self.scratch),
+            ("total", self.total),
+            ("skipped tensors, not loaded", self.skipped),
+        )
+        return "\n".join(f"{name:32} {count:>18,} bytes {_human(count):>12}" for name, count in rows)
+
+
+def plan(
+    checkpoint: Checkpoint | str | Path,
+    context: int,
+    *,
+    threads: int | None = None,
+    prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
+) -> Plan:
+    """The memory that a checkpoint takes with one session of `context` tokens.
+
+    Parameters
+    ----------
+    checkpoint
+        A checkpoint that was read, or the path of one.
+    context
+        Tokens that the session can hold, at most the model's max_position_embeddings.
+    threads
+        Threads of the CPU backend; by default one for each processor.
+    prefill_chunk
+        Tokens that are prefilled at a time.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A number is not a positive integer, or the context exceeds the model's.
+    CheckpointError, ConfigError
+        The checkpoint cannot be read.
+    """
+    count = (os.cpu_count() or 1) if threads is None else threads
+    for name, value in (("context", context), ("threads", count), ("prefill_chunk", prefill_chunk)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidArgumentError(f"{name} must be a positive integer, not {value!r}")
+    found = checkpoint if isinstance(checkpoint, Checkpoint) else read_checkpoint(checkpoint)
+    config = found.config
+    if context > config.max_position_embeddings:
+        raise InvalidArgumentError(
+            f"context {context} exceeds the model's max_position_embeddings ({config.max_position_embeddings}); "
+            "ask for a shorter context"
+        )
+    return Plan(
+        context=context,
+        prefill_chunk=prefill_chunk,
+        threads=count,
+        weights=found.text_bytes,
+        vectors=_FLOAT32 * sum(vector.size for vector in found.source.vectors),
+        kv_cache=kv_cache_bytes(config, context),
+        recurrent_state=recurrent_state_bytes(config),
+        conv_state=conv_state_bytes(config),
+        logits=_FLOAT32 * config.vocab_size,
+        scratch=scratch_bytes(config, prefill_chunk, count),
+        skipped=found.ignored_bytes,
+    )
+
+
+def kv_cache_bytes(config: ModelConfig, context: int) -> int:
+    """Keys and values of `context` tokens, rounded up to whole blocks."""
+    tokens = -(-context // KV_BLOCK_TOKENS) * KV_BLOCK_TOKENS
+    return config.num_full_attention_layers * tokens * 2 * config.key_value_dim * _BFLOAT16
+
+
+def recurrent_state_bytes(config: ModelConfig) -> int:
+    """[value heads, key head dim, value head dim] a layer."""
+    return config.num_linear_layers * config.linear_value_dim * config.linear_key_head_dim * _FLOAT32
+
+
+def conv_state_bytes(config: ModelConfig) -> int:
+    """[kernel - 1, channels] a layer."""
+    return config.num_linear_layers * (config.linear_conv_kernel_dim - 1) * config.linear_conv_dim * _FLOAT32
+
+
+def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
+    """Estimated working memory of one forward pass: it depends on the chunk, never on the prompt's length."""
+    hidden = config.hidden_size
+    residual = 3 * hidden  # hidden state, its norm, a block's output
+    linear = 2 * config.linear_conv_dim + 2 * config.linear_value_dim + 2 * config.linear_num_value_heads
+    attention = 3 * config.query_dim + 2 * config.key_value_dim
+    chosen = config.num_experts_per_tok * (2 * hidden + 3 * config.moe_intermediate_size)
+    mixture = config.num_experts + chosen + 3 * config.shared_expert_intermediate_size
+    row = residual + max(linear if config.num_linear_layers else 0, attention, mixture)
+    per_thread = _WEIGHT_TILE_VALUES + _ATTENTION_TILE_TOKENS * config.head_dim
+    return _FLOAT32 * (prefill_chunk * row + threads * per_thread)
+
+
+def _human(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} TiB"
