@@ -142,7 +142,9 @@ def parse_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
         num_experts=fields.integer("num_experts", high=_MAX_EXPERTS),
         num_experts_per_tok=fields.integer("num_experts_per_tok", high=_MAX_EXPERTS),
         moe_intermediate_size=fields.integer("moe_intermediate_size", high=_MAX_DIMENSION),
-        shared_expert_intermediate_size=fields.integer("shared_expert_intermediate_size", high=_MAX_DIMENSION),
+        shared_expert_intermediate_size=fields.integer(
+            "shared_expert_intermediate_size", high=_MAX_DIMENSION
+        ),
         norm_topk_prob=fields.boolean("norm_topk_prob", default=True),
         rms_norm_eps=fields.number("rms_norm_eps", low=1e-30, high=1.0, default=1e-6),
     )
@@ -169,12 +171,16 @@ def tied_embeddings(raw: Mapping[str, Any], where: str, *, has_head: bool) -> bo
 
 def _refuse_unsupported(fields: ConfigFields) -> None:
     if fields.get("num_experts") in (None, 0):
-        fields.fail("num_experts", "is missing or 0: dense models are not supported; every layer must be a "
-                    "mixture of experts")
+        fields.fail(
+            "num_experts",
+            "is missing or 0: dense models are not supported; every layer must be a mixture of experts",
+        )
     dense = fields.get("mlp_only_layers")
     if dense not in (None, []):
-        fields.fail("mlp_only_layers", "must be empty: dense layers are not supported; every layer must be a "
-                    "mixture of experts")
+        fields.fail(
+            "mlp_only_layers",
+            "must be empty: dense layers are not supported; every layer must be a mixture of experts",
+        )
     if fields.integer("decoder_sparse_step", high=1 << 31, default=1) != 1:
         fields.fail("decoder_sparse_step", "must be 1: every layer must be a mixture of experts")
     if fields.boolean("attention_bias", default=False):
@@ -186,7 +192,7 @@ def _refuse_unsupported(fields: ConfigFields) -> None:
         fields.fail("hidden_act", f"{show(repr(activation))} is not supported; supported is 'silu'")
     gate = fields.text("output_gate_type", default="silu")
     if gate not in ("silu", "swish"):
-        fields.fail("output_gate_type", f"{show(repr(gate))} is not supported; supported are 'silu' and 'swish'")
+        fields.fail("output_gate_type", f"{show(repr(gate))} is not supported; supported: 'silu', 'swish'")
     window = fields.get("sliding_window")
     if window is not None and fields.boolean("use_sliding_window", default=True):
         fields.fail("sliding_window", "must be null: sliding-window attention is not supported")
@@ -207,7 +213,7 @@ def _rope(fields: ConfigFields) -> tuple[float, float]:
             if place.get(name) is not None:
                 return place.number(name, low=1e-9, high=high)
         if default is None:
-            fields.fail(name, "is missing, also in rope_parameters; take config.json from the checkpoint's source")
+            fields.fail(name, "is missing, in rope_parameters too; take config.json from its source")
         return default
 
     return number("rope_theta", None, 1e30), number("partial_rotary_factor", 0.25, 1.0)
@@ -251,7 +257,7 @@ def _check_dimensions(config: ModelConfig, fields: ConfigFields) -> None:
     }
     for name, elements in sizes.items():
         if elements > _MAX_ELEMENTS:
-            fields.fail(name, f"would have {elements} elements, more than the limit of 2^40: the file is damaged")
+            fields.fail(name, f"would have {elements} elements, above the limit of 2^40: the file is damaged")
     if config.num_attention_heads % config.num_key_value_heads:
         fields.fail(
             "num_attention_heads",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lily.checkpoint.json_file import read_json_object, show
+from lily.checkpoint.json_file import read_json_object, reason, show
 from lily.errors import CheckpointError
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -34,15 +34,15 @@ def find_files(path: Path) -> CheckpointFiles:
     CheckpointError
         Nothing usable is there, a shard is missing, or the index is damaged or points outside the directory.
     """
-    path = Path(os.path.abspath(path))
+    path = path.absolute()
     try:
-        is_directory, is_file = os.path.isdir(path), os.path.isfile(path)
-    except ValueError as error:
-        raise CheckpointError(f"{show(path)}: is not a usable path ({error})") from error
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{show(path)}: is not a usable path ({reason(error)})") from error
     if is_file:
         if path.suffix != ".safetensors":
             raise CheckpointError(
-                f"{show(path)}: is not a safetensors file; give the checkpoint's directory or its .safetensors file"
+                f"{show(path)}: is not a safetensors file; give the checkpoint's directory or such a file"
             )
         return CheckpointFiles(path.parent, path.parent / "config.json", (path,))
     if not is_directory:
@@ -57,10 +57,10 @@ def find_files(path: Path) -> CheckpointFiles:
 
 def _listing(directory: Path) -> list[str]:
     try:
-        return sorted(os.listdir(directory))
+        return sorted(entry.name for entry in directory.iterdir())
     except OSError as error:
         raise CheckpointError(
-            f"{show(directory)}: cannot be listed ({error.strerror}); check its permissions"
+            f"{show(directory)}: cannot be listed ({reason(error)}); check its permissions"
         ) from error
 
 
@@ -86,8 +86,8 @@ def _indexed(directory: Path, index: Path) -> CheckpointFiles:
     missing = [name for name in names if not os.path.lexists(directory / name)]
     if missing:
         raise CheckpointError(
-            f"{show(directory)}: {len(missing)} of the {len(names)} files that {show(index.name)} names are missing: "
-            f"{', '.join(map(show, missing))}; download them"
+            f"{show(directory)}: {len(missing)} of the {len(names)} files that {show(index.name)} names "
+            f"are missing: {', '.join(map(show, missing))}; download them"
         )
     shards = tuple(directory / name for name in names)
     return CheckpointFiles(directory, directory / "config.json", shards, index, weight_map)
@@ -115,7 +115,7 @@ def _unindexed(directory: Path) -> tuple[Path, ...]:
     names = [name for name in _listing(directory) if name.endswith(".safetensors")]
     names = [name for name in names if name.startswith("model")] or names
     if not names:
-        raise CheckpointError(f"{show(directory)}: has no .safetensors file; download the checkpoint's weights")
+        raise CheckpointError(f"{show(directory)}: has no .safetensors file; download the weights")
     missing: set[str] = set()
     for name in names:
         match = _SHARD.fullmatch(name)
@@ -123,7 +123,9 @@ def _unindexed(directory: Path) -> tuple[Path, ...]:
             continue
         stem, number, total = match.groups()
         if int(total) > 10_000 or int(number) > int(total):
-            raise CheckpointError(f"{show(directory / name)}: its number exceeds the number of shards; rename it")
+            raise CheckpointError(
+                f"{show(directory / name)}: its number exceeds that of its shards; rename it"
+            )
         siblings = (f"{stem}-{i:0{len(number)}d}-of-{total}.safetensors" for i in range(1, int(total) + 1))
         missing.update(siblings)
     missing.difference_update(names)

@@ -14,7 +14,7 @@ from typing import Any
 from lily.checkpoint.json_file import show
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
 
-DISTRIBUTION = "lily-llm"  # name of the package to install
+DISTRIBUTION = "lily-engine"  # name of the package to install
 BUNDLED_MODELS = ("lily-tiny",)
 HUB_PATTERNS = (
     "*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "merges.txt", "vocab.txt"
@@ -54,16 +54,23 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
         raise InvalidArgumentError(f"a model is named by a non-empty string or path, not {name!r}")
     if name in BUNDLED_MODELS and isinstance(source, str):
         return Path(__file__).resolve().parent.parent / "data" / name
-    path = Path(os.path.expanduser(name))
+    path = _expanded(name)
     if os.path.lexists(path):
         return path
     match = _HUB_ID.fullmatch(name)
     if match is not None and isinstance(source, str) and not name.endswith(".safetensors"):
         return _download(match[1], match[2], progress)
     raise CheckpointError(
-        f"{show(name)}: no such file or directory; give a checkpoint's directory, its .safetensors file, a bundled "
-        f"model ({', '.join(BUNDLED_MODELS)}) or a Hub id like owner/name"
+        f"{show(name)}: no such file or directory; give a checkpoint's directory, its .safetensors file, "
+        f"a bundled model ({', '.join(BUNDLED_MODELS)}) or a Hub id like owner/name"
     )
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no home directory by that name: an ordinary path that begins with ~
+        return Path(name)
 
 
 def _download(repository: str, revision: str | None, progress: Progress | bool | None) -> Path:
@@ -86,8 +93,8 @@ def _download(repository: str, revision: str | None, progress: Progress | bool |
         raise
     except Exception as error:  # whatever the network and its libraries raise
         raise CheckpointError(
-            f"{repository}: cannot be fetched from the Hub: {_first_line(error)}; check the name, the network and "
-            "your access to it (HF_TOKEN), or give the path of a checkpoint on this machine"
+            f"{repository}: cannot be fetched from the Hub: {_first_line(error)}; check the name, the "
+            "network and your access to it (HF_TOKEN), or give the path of a checkpoint on this machine"
         ) from error
     return Path(folder)
 

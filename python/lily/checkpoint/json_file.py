@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +15,7 @@ ErrorType = type[CheckpointError] | type[ConfigError]
 def check_regular_file(path: Path, error_type: ErrorType, remedy: str) -> int:
     """Size in bytes of a regular file; symbolic links are followed."""
     try:
-        status = os.stat(path)
+        status = path.stat()
     except FileNotFoundError as error:
         raise error_type(f"{show(path)}: no such file; {remedy}") from error
     except (OSError, ValueError) as error:
@@ -36,7 +35,7 @@ def read_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[s
             "restore the file from the checkpoint's source"
         )
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise error_type(f"{show(path)}: cannot be read ({reason(error)}); check its permissions") from error

@@ -98,7 +98,7 @@ def plan(
     config = found.config
     if context > config.max_position_embeddings:
         raise InvalidArgumentError(
-            f"context {context} exceeds the model's max_position_embeddings ({config.max_position_embeddings}); "
+            f"context {context} exceeds max_position_embeddings ({config.max_position_embeddings}); "
             "ask for a shorter context"
         )
     return Plan(

@@ -56,8 +56,8 @@ class Quantization:
         parameters = own or self.default
         if parameters is None:
             raise ConfigError(
-                f"{show(self.where)}: has no quantization block, but {show(module)} is quantized in the files; "
-                "take config.json from the same source as the files"
+                f"{show(self.where)}: has no quantization block, but {show(module)} is quantized in the "
+                "files; take config.json from the same source as the files"
             )
         default = self.default or Parameters()
         bits = parameters.bits if parameters.bits is not None else default.bits
@@ -89,8 +89,8 @@ def parse_quantization(raw: Mapping[str, Any], where: str) -> Quantization:
             parsed = _parse_block(block, where)
             if found is not None and parsed != found:
                 raise ConfigError(
-                    f"{show(where)}: its quantization blocks ({' and '.join(_BLOCKS)}) contradict each other; "
-                    "remove the one that does not describe the files"
+                    f"{show(where)}: its quantization blocks ({' and '.join(_BLOCKS)}) contradict each "
+                    "other; remove the one that does not describe the files"
                 )
             found = parsed
     return found or Quantization(where)

@@ -1,4 +1,4 @@
-"""The header of one safetensors file: names, types, shapes and byte ranges, checked; tensor data is not read."""
+"""The header of one safetensors file: names, types, shapes and byte ranges, all checked; no tensor data."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_header(path: Path) -> SafetensorsFile:
     """
     check_regular_file(path, CheckpointError, "download the checkpoint again")
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             file_size = file.seek(0, 2)
             file.seek(0)
             header = _header_bytes(file.read(9), file_size, path)
@@ -87,11 +87,11 @@ def _header_bytes(start: bytes, file_size: int, path: Path) -> int:
     length = int.from_bytes(start[:8], "little")
     if length > file_size - 8:
         raise CheckpointError(
-            f"{show(path)}: its header of {length} bytes is longer than the file ({file_size} bytes); {_REMEDY}"
+            f"{show(path)}: its header of {length} bytes is longer than the file ({file_size}); {_REMEDY}"
         )
     if length > _MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"{show(path)}: its header of {length} bytes exceeds the format's limit of {_MAX_HEADER_BYTES}; {_REMEDY}"
+            f"{show(path)}: its header of {length} bytes exceeds the limit of {_MAX_HEADER_BYTES}; {_REMEDY}"
         )
     if length < 2 or start[8:9] != b"{":
         raise CheckpointError(f"{show(path)}: does not begin with a safetensors header; {_REMEDY}")

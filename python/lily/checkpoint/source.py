@@ -28,7 +28,7 @@ class ElementType(str, Enum):
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """Bytes of one tensor: the first matrix of a part begins at `offset` of files[file], the next `stride` on."""
+    """Bytes of one tensor: a part's first matrix begins at `offset` of files[file], the next `stride` on."""
 
     file: int = 0
     offset: int = 0
@@ -70,7 +70,8 @@ class MatrixSource:
     @property
     def scale_bytes(self) -> int:
         """Bytes of the scales of one matrix; its biases take as many."""
-        return self.rows * (self.columns // self.group_size) * self.element_type.bytes if self.group_size else 0
+        groups = self.columns // self.group_size if self.group_size else 0
+        return self.rows * groups * self.element_type.bytes
 
     @property
     def total_bytes(self) -> int:

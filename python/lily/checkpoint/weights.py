@@ -1,9 +1,9 @@
-"""Resolves every weight of the text model: finds its tensors, checks types and shapes, and says where it lies."""
+"""Resolves every weight of the text model: finds its tensors, checks them, and says where they lie."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,7 +53,9 @@ class _Block:
 class WeightResolver:
     """Builds the CheckpointSource of one checkpoint; used once."""
 
-    def __init__(self, table: TensorTable, config: ModelConfig, quantization: Quantization, tied: bool) -> None:
+    def __init__(
+        self, table: TensorTable, config: ModelConfig, quantization: Quantization, tied: bool
+    ) -> None:
         self._table = table
         self._config = config
         self._quantization = quantization
@@ -103,12 +105,7 @@ class WeightResolver:
             self._dense("lm_head", self._config.vocab_size, self._config.hidden_size)
         elif self._matrices and self._matrices[0].name == "embed_tokens":
             shared = self._matrices[0]
-            self._matrices.append(
-                MatrixSource(
-                    "lm_head", shared.format, shared.element_type, shared.group_size, shared.rows, shared.columns,
-                    shared.parts,
-                )
-            )  # fmt: skip
+            self._matrices.append(replace(shared, name="lm_head"))
 
     def _layer(self, name: str, kind: LayerType, add: float) -> None:
         hidden = self._config.hidden_size
@@ -117,7 +114,9 @@ class WeightResolver:
             self._linear_attention(f"{name}.linear_attn")
         else:
             self._full_attention(f"{name}.self_attn", add)
-        self._vector(f"{name}.post_attention_layernorm", f"{name}.post_attention_layernorm.weight", hidden, add)
+        self._vector(
+            f"{name}.post_attention_layernorm", f"{name}.post_attention_layernorm.weight", hidden, add
+        )
         self._feed_forward(f"{name}.mlp")
 
     def _linear_attention(self, name: str) -> None:
@@ -175,8 +174,9 @@ class WeightResolver:
                     self._add_matrix(canonical, rows, columns, [block])
 
     def _fused_experts(self, name: str) -> None:
-        """The vendor's layout: gate and up projection in one tensor [experts, 2 x inner, hidden], gate first."""
-        hidden, inner, count = self._config.hidden_size, self._config.moe_intermediate_size, self._config.num_experts
+        """The vendor's layout: gate and up in one tensor [experts, 2 x inner, hidden], gate rows first."""
+        config = self._config
+        hidden, inner, count = config.hidden_size, config.moe_intermediate_size, config.num_experts
         both = self._block(f"{name}.experts.gate_up_proj", 2 * inner, hidden, count, bare=True)
         if both is not None:
             self._add_matrix(f"{name}.experts.gate_proj", inner, hidden, [both], 0, 2)
@@ -248,7 +248,9 @@ class WeightResolver:
         bits = 4 if format is MatrixFormat.affine4 else 8
         self._check(weight, ("U32",), (*lead, rows, columns * bits // 32), note=f" ({bits} bits)")
         for tensor in (scales, biases):
-            self._check(tensor, _FLOATS, (*lead, rows, columns // group_size), note=f" (groups of {group_size})")
+            self._check(
+                tensor, _FLOATS, (*lead, rows, columns // group_size), note=f" (groups of {group_size})"
+            )
         if scales.dtype != biases.dtype:
             self._mismatch(biases, f"has another type than its scales ({show(scales.dtype)})")
         return _Block(format, _ELEMENT_TYPES[scales.dtype], group_size, count or 1, (weight, scales, biases))
@@ -273,7 +275,9 @@ class WeightResolver:
         self._used.add(key)
         return entry
 
-    def _check(self, tensor: TensorEntry, types: tuple[str, ...], *shapes: tuple[int, ...], note: str = "") -> None:
+    def _check(
+        self, tensor: TensorEntry, types: tuple[str, ...], *shapes: tuple[int, ...], note: str = ""
+    ) -> None:
         """Check type and shape; `note` says what beside the dimensions implies them."""
         if tensor.dtype in types and tensor.shape in shapes:
             return
@@ -288,9 +292,9 @@ class WeightResolver:
     # The whole.
 
     def _zero_centred_norms(self) -> bool:
-        """Whether norm weights lack their 1: so in the vendor's files, whose convolutions are [channels, 1, kernel].
+        """Whether norms lack their 1, as in the vendor's files, where convolutions are [channels, 1, kernel].
 
-        A model without a convolution is told by the layout of its experts: only converted files stack them apart.
+        A model without a convolution is told by its experts' layout: only converted files have switch_mlp.
         """
         kernel = self._config.linear_conv_kernel_dim
         found: dict[bool, TensorEntry] = {}
@@ -324,8 +328,8 @@ class WeightResolver:
         if unexpected:
             names = summarise(show(entry.name) for entry in unexpected)
             raise CheckpointError(
-                f"{show(unexpected[0].path)}: {len(unexpected)} tensors have no place in the model that config.json "
-                f"describes: {names}; take config.json and all files from the same supported source"
+                f"{show(unexpected[0].path)}: {len(unexpected)} tensors have no place in the model that "
+                f"config.json describes: {names}; take config.json and the files from one supported source"
             )
         return unneeded
 
@@ -338,4 +342,6 @@ class WeightResolver:
 def text_bytes(source: CheckpointSource, tied: bool) -> int:
     """Bytes of all tensors of the text model; a tied head is not counted again."""
     matrices = (matrix for matrix in source.matrices if not (tied and matrix.name == "lm_head"))
-    return sum(matrix.total_bytes for matrix in matrices) + sum(vector.total_bytes for vector in source.vectors)
+    return sum(matrix.total_bytes for matrix in matrices) + sum(
+        vector.total_bytes for vector in source.vectors
+    )
