@@ -1,4 +1,4 @@
-"""The reference's blocks against slower, more literal restatements, and the properties that they must have."""
+"""The reference's blocks against slower, more literal restatements, and the properties they must have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from oracles.random_models import AFFINE_SHAPES, PLAIN_SHAPES, Shape, quantize, random_tensors
 from reference import ReferenceModel, blocks
 from reference.config import parse_config
@@ -48,7 +49,8 @@ def test_quantize_then_dequantize_is_within_one_step(bits: int, random: np.rando
     assert (scales < 0).any() and (scales > 0).any()
     restored = dequantize(packed, scales, biases, 32, bits)
     steps = np.repeat(np.abs(scales.astype(np.float64)), 32, -1)
-    assert (np.abs(restored - values) <= 0.75 * steps + 2e-3).all()
+    # Half a step, and at the ends of the range what rounding scale and bias to bfloat16 takes away.
+    assert (np.abs(restored - values) <= 0.5 * steps + 2.0**-7 * np.abs(values).max()).all()
     assert len(np.unique(unpack_codes(packed, bits))) > 2 ** (bits - 1)
 
 
@@ -125,7 +127,7 @@ def test_delta_rule_with_full_writes_recalls_the_last_value() -> None:
     values = np.arange(10.0).reshape(5, 1, 2)
     ones = np.ones((5, 1))
     _, state = blocks.delta_rule(keys, keys, values, ones, ones, np.zeros((1, 2, 3)))
-    assert state[0].T == pytest.approx(values[[0, 4, 2], 0])
+    assert pytest.approx(values[[0, 4, 2], 0]) == state[0].T
 
 
 @pytest.mark.parametrize("renormalize", [True, False])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+
+from reference.tensor_files import from_bfloat16, to_bfloat16
 
 LINEAR, FULL = "linear_attention", "full_attention"
 
@@ -189,88 +191,126 @@ def random_tensors(shape: Shape, seed: int) -> dict[str, NDArray[np.float32]]:
 
 def quantize(
     values: NDArray[np.float32], group_size: int, bits: int, random: np.random.Generator
-) -> tuple[NDArray[np.uint32], NDArray[np.float16], NDArray[np.float16]]:
-    """Affine codes, packed, with float16 scales and biases; scales take either sign."""
+) -> tuple[NDArray[np.uint32], NDArray[np.float32], NDArray[np.float32]]:
+    """Packed affine codes, scales and biases. Scales take either sign; both fit into bfloat16."""
     groups = values.reshape(*values.shape[:-1], -1, group_size)
     low, high = groups.min(-1), groups.max(-1)
-    scales = np.maximum((high - low) / (2**bits - 1), 1e-4).astype(np.float16)
-    flip = random.random(scales.shape) < 0.5
-    biases = np.where(flip, high, low).astype(np.float16)
-    scales = np.where(flip, -scales, scales)
-    steps = (groups - biases[..., None].astype(np.float32)) / scales[..., None].astype(np.float32)
-    codes = (
-        np.clip(np.rint(steps), 0, 2**bits - 1).astype(np.uint32).reshape(*values.shape[:-1], -1, 32 // bits)
-    )
+    flip = random.random(low.shape) < 0.5
+    scales = np.maximum((high - low) / (2**bits - 1), 1e-4)
+    scales = from_bfloat16(to_bfloat16(np.where(flip, -scales, scales)))
+    biases = from_bfloat16(to_bfloat16(np.where(flip, high, low)))
+    steps = np.rint((groups - biases[..., None]) / scales[..., None])
+    codes = np.clip(steps, 0, 2**bits - 1).astype(np.uint32).reshape(*values.shape[:-1], -1, 32 // bits)
     packed = np.bitwise_or.reduce(codes << np.arange(0, 32, bits, dtype=np.uint32), axis=-1)
     return packed, scales, biases
 
 
-def write_affine(directory: Path, shape: Shape, seed: int, group_size: int = 64, bits: int = 4) -> None:
-    """Writes a checkpoint as MLX lays it out: stacked experts, router and shared gate at 8 bits."""
+def encode(values: NDArray, dtype: str) -> tuple[str, NDArray]:
+    """A tensor as (safetensors' dtype, the array whose bytes to store)."""
+    if dtype == "BF16":
+        return dtype, to_bfloat16(values)
+    return dtype, values.astype({"F16": np.float16, "F32": np.float32, "U32": np.uint32}[dtype])
+
+
+def save(path: Path, tensors: Mapping[str, tuple[str, NDArray]]) -> None:
+    """Writes a safetensors file whose data starts at an odd offset, which the format allows."""
+    header, offset = {}, 0
+    for name, (dtype, array) in tensors.items():
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (1 - len(text) % 2)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, array in tensors.values():
+            file.write(array.tobytes())
+
+
+def write_directory(
+    directory: Path, tensors: Mapping[str, tuple[str, NDArray]], text: dict[str, Any], **top: Any
+) -> None:
+    """Writes model.safetensors and a nested config.json."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save(directory / "model.safetensors", tensors)
+    config = {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "model_type": "qwen3_5_moe",
+        "text_config": text,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        **top,
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def write_affine(
+    directory: Path, shape: Shape, seed: int, group_size: int = 64, bits: int = 4, dtype: str = "BF16"
+) -> None:
+    """Writes a checkpoint as MLX lays it out: stacked experts, router and shared gate at 8 bits. `dtype` is
+    that of scales, biases, norms and convolutions."""
     random = np.random.default_rng([seed, 1])
-    common = {"group_size": group_size, "bits": bits, "mode": "affine"}
-    quantization: dict[str, Any] = dict(common)
-    tensors: dict[str, NDArray] = {}
+    quantization: dict[str, Any] = {"group_size": group_size, "bits": bits, "mode": "affine"}
+    tensors: dict[str, tuple[str, NDArray]] = {}
     for name, values in random_tensors(shape, seed).items():
         name = name.replace("mlp.experts", "mlp.switch_mlp")
         full = f"language_model.{name}" if name == "lm_head" else f"language_model.model.{name}"
         kind = name.rpartition(".")[2]
         if kind in ("A_log", "dt_bias"):
-            tensors[full] = values
+            tensors[full] = encode(values, "F32")
         elif kind == "conv1d":
-            tensors[f"{full}.weight"] = values[:, :, None].astype(np.float16)
+            tensors[f"{full}.weight"] = encode(values[:, :, None], dtype)
         elif values.ndim == 1:
-            tensors[f"{full}.weight"] = values.astype(np.float16)
+            tensors[f"{full}.weight"] = encode(values, dtype)
         else:
             wide = kind in ("gate", "shared_expert_gate")
             if wide:
                 quantization[full] = {"group_size": group_size, "bits": 8}
             packed, scales, biases = quantize(values, group_size, 8 if wide else bits, random)
-            tensors.update({f"{full}.weight": packed, f"{full}.scales": scales, f"{full}.biases": biases})
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / "model.safetensors")
-    config = {
-        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-        "model_type": "qwen3_5_moe",
-        "quantization": quantization,
-        "quantization_config": quantization,
-        "text_config": shape.text_config(),
-        "tie_word_embeddings": shape.tied,
-    }
-    (directory / "config.json").write_text(json.dumps(config, indent=2))
+            tensors[f"{full}.weight"] = encode(packed, "U32")
+            tensors[f"{full}.scales"] = encode(scales, dtype)
+            tensors[f"{full}.biases"] = encode(biases, dtype)
+    text = shape.text_config()
+    write_directory(directory, tensors, text, quantization=quantization, quantization_config=quantization)
 
 
-def write_plain(directory: Path, shape: Shape, seed: int, fused: bool = True) -> None:
-    """Writes a vendor-style float16 checkpoint: zero-centred norms, [channels, 1, taps] convolutions, and fused
-    experts or one matrix per expert."""
-    tensors: dict[str, NDArray] = {}
-    source = random_tensors(shape, seed)
-    for name, values in source.items():
+def write_plain(
+    directory: Path,
+    weights: Mapping[str, NDArray],
+    text: dict[str, Any],
+    fused: bool = True,
+    dtype: str = "BF16",
+) -> None:
+    """Writes weights under canonical names as the vendor does: zero-centred norms, convolutions
+    [channels, 1, taps], experts fused or one by one."""
+    tensors: dict[str, tuple[str, NDArray]] = {}
+    for name, values in weights.items():
         full = name if name == "lm_head" else f"model.language_model.{name}"
         kind = name.rpartition(".")[2]
-        values = values.astype(np.float16)
         if kind in ("A_log", "dt_bias"):
-            tensors[full] = values
+            tensors[full] = encode(values, dtype)
         elif kind == "conv1d":
-            tensors[f"{full}.weight"] = values[:, None]
+            tensors[f"{full}.weight"] = encode(values[:, None], dtype)
         elif values.ndim == 1 and "linear_attn" not in name:
-            tensors[f"{full}.weight"] = values - np.float16(1)
+            tensors[f"{full}.weight"] = encode(values - 1, dtype)
         elif "mlp.experts" not in name:
-            tensors[f"{full}.weight"] = values
+            tensors[f"{full}.weight"] = encode(values, dtype)
         elif not fused:
             prefix = full.removesuffix(f".{kind}")
-            tensors.update({f"{prefix}.{i}.{kind}.weight": expert.copy() for i, expert in enumerate(values)})
+            for index, expert in enumerate(values):
+                tensors[f"{prefix}.{index}.{kind}.weight"] = encode(expert, dtype)
         elif kind == "down_proj":
-            tensors[full] = values
+            tensors[full] = encode(values, dtype)
         elif kind == "gate_proj":
-            both = [values, source[name.replace("gate_proj", "up_proj")].astype(np.float16)]
-            tensors[full.replace("gate_proj", "gate_up_proj")] = np.concatenate(both, 1)
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / "model.safetensors")
-    config = {
-        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-        "model_type": "qwen3_5_moe",
-        "text_config": shape.text_config(),
-        "tie_word_embeddings": shape.tied,
-    }
-    (directory / "config.json").write_text(json.dumps(config, indent=2))
+            both = np.concatenate([values, weights[name.replace("gate_proj", "up_proj")]], 1)
+            tensors[full.replace("gate_proj", "gate_up_proj")] = encode(both, dtype)
+    write_directory(directory, tensors, text)
+
+
+def write_plain_random(
+    directory: Path, shape: Shape, seed: int, fused: bool = True, dtype: str = "BF16"
+) -> None:
+    """A random checkpoint in the vendor's layout."""
+    write_plain(directory, random_tensors(shape, seed), shape.text_config(), fused, dtype)

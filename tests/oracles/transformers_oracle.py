@@ -58,7 +58,7 @@ def load_saved(directory: Path) -> Qwen3_5MoeForCausalLM:
 
 
 def load_dequantized(directory: Path, text: dict[str, Any]) -> Qwen3_5MoeForCausalLM:
-    """An MLX checkpoint expanded to float32 and put into transformers' class, in its zero-centred convention."""
+    """An MLX checkpoint expanded to float32, in transformers' class and its zero-centred convention."""
     weights = load_weights(directory, read_config(directory), np.float32)
     state = {}
     for name, array in weights.items():

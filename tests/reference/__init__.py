@@ -1,4 +1,4 @@
-"""A plain NumPy forward pass of qwen3_5_moe, written from the formulas: the contract that Lily is tested against.
+"""A plain NumPy forward pass of qwen3_5_moe, written from the formulas: the contract that Lily is held to.
 
 It shares no code with the library: its own checkpoint reader, its own dequantization, its own arithmetic, in
 float64 unless told otherwise.

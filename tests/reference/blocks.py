@@ -1,6 +1,6 @@
 """One function per block of the network. T tokens in, T tokens out; every function is a formula to read.
 
-Shapes: T tokens, H hidden size, V vocabulary, E experts. Matrices are stored [outputs, inputs], so a linear map is
+Shapes: T tokens, H hidden size, V vocabulary. Matrices are stored [outputs, inputs], so a linear map is
 x @ W.T. Weights come from `weights.py`; `prefix` names the module, for example "layers.3.self_attn".
 """
 

@@ -63,7 +63,7 @@ class ReferenceModel:
         return x + blocks.mixture_of_experts(normed, w, f"{prefix}.mlp", c)
 
     def hidden_states(self, ids: Sequence[int], state: State) -> list[NDArray]:
-        """The residual stream after the embedding and after every layer, [T, hidden] each; advances the state."""
+        """The stream after the embedding and after every layer; moves the state. [T, hidden] each."""
         stream = [blocks.embed(np.asarray(ids, np.int64), self.weights)]
         for index in range(len(self.config.layer_types)):
             stream.append(self.layer(index, stream[-1], state))

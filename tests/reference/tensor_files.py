@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 NUMPY_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "U32": "<u4", "BF16": "<u2"}
-SKIPPED_PREFIXES = ("vision_tower.", "model.visual.", "visual.", "model.vision_tower.", "mtp.", "language_model.mtp.",
-                    "model.mtp.")  # fmt: skip
+SKIPPED_PREFIXES = (
+    "vision_tower.",
+    "model.vision_tower.",
+    "visual.",
+    "model.visual.",
+    "mtp.",
+    "model.mtp.",
+    "language_model.mtp.",
+)
 
 
 def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

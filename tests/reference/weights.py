@@ -1,8 +1,8 @@
 """Turns any of the checkpoint layouts in use into one dictionary of float arrays under canonical names.
 
-Canonical names have no prefix ("layers.3.self_attn.q_proj", "embed_tokens", "lm_head", "norm"). Experts are stacked:
-"layers.0.mlp.experts.gate_proj" [experts, intermediate, hidden]. Norm weights multiply as they are (no "+1" left to
-add). The convolution is [channels, taps], oldest tap first.
+Canonical names have no prefix ("layers.3.self_attn.q_proj", "embed_tokens", "lm_head", "norm"). Experts are
+stacked: "layers.0.mlp.experts.gate_proj" [experts, intermediate, hidden]. Norm weights multiply as they
+are (no "+1" left to add). The convolution is [channels, taps], oldest tap first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def collect_modules(tensors: dict[str, NDArray]) -> dict[str, dict[str, NDArray]
 
 
 def stack_experts(weights: Weights) -> Weights:
-    """Replaces one matrix per expert, or fused gate and up matrices, by stacked ones named "mlp.experts.*"."""
+    """Replaces one matrix per expert, or fused gate and up matrices, by stacked ones in "mlp.experts"."""
     result: Weights = {}
     single: dict[str, dict[int, NDArray]] = defaultdict(dict)
     for name, array in weights.items():
@@ -62,7 +62,7 @@ def stack_experts(weights: Weights) -> Weights:
 
 
 def has_zero_centred_norms(weights: Weights) -> bool:
-    """The vendor's layout keeps the convolution as [channels, 1, taps] and its norm weights as w - 1; MLX's has
+    """The vendor's layout keeps the convolution as [channels, 1, taps] and norm weights as w - 1; MLX's has
     [channels, taps, 1]. A model without a convolution tells by the name that MLX gives to stacked experts."""
     for name, array in weights.items():
         if name.endswith("conv1d"):

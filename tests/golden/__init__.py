@@ -1,0 +1,1 @@
+"""Stored values of slow oracles, and the script that makes them."""
