@@ -62,6 +62,24 @@ struct Matrix {
   return sign != 0 ? -magnitude : magnitude;
 }
 
+// Round to nearest even; saturates at +-65504, infinities too; NaN stays NaN.
+[[nodiscard]] inline std::uint16_t float_to_float16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000U);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  std::uint32_t half = 0;
+  if (magnitude > 0x7f800000U) {
+    half = 0x7e00U | ((magnitude >> 13) & 0x1ffU);
+  } else if (magnitude >= 0x477fe000U) {  // 65504
+    half = 0x7bffU;
+  } else if (magnitude >= 0x38800000U) {  // 2^-14, the smallest normal value
+    half = (magnitude + 0xfffU + ((magnitude >> 13) & 1U) - (112U << 23)) >> 13;
+  } else {  // adding 0.5 leaves a multiple of 2^-24 in the low bits
+    half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
+  }
+  return static_cast<std::uint16_t>(sign | half);
+}
+
 // The index-th value of an array of `type` at a possibly unaligned address.
 [[nodiscard]] inline float load_element(const std::byte* base, ElementType type, std::int64_t index) {
   if (type == ElementType::float32) {

@@ -1,0 +1,255 @@
+// cpu/kernels/attention.h -- attention of query rows that share one key/value head, against the cache.
+//
+// Online softmax over blocks of 64 positions counted from position 0. In a block every row does the same operations
+// in the same order whatever the other rows are; only the tiling over rows differs. Keys and values are read once
+// for all rows, 16 positions at a time, and converted to float32 into the first-level cache.
+#pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/kernels/elementwise.h"
+#include "cpu/kernels/simd.h"
+
+namespace lily::cpu {
+namespace {
+
+constexpr std::int64_t attention_block = 64;     // positions between rescalings
+constexpr std::int64_t attention_slice = 16;     // positions converted at a time
+constexpr std::int64_t attention_tile_rows = 4;  // query rows in registers
+
+// Scratch, in floats. Rows are padded with zeros to whole strips, which keeps every inner loop free of tails.
+struct AttentionScratch {
+  std::int64_t width;  // head_dim rounded up
+  float* query;        // [rows, width]
+  float* sum;          // [rows, width] not yet normalised output
+  float* scores;       // [rows, attention_block]
+  float* slice;        // [attention_slice, width] keys or values
+  float* lanes;        // [16, 16] partial sums
+  float* maximum;      // [rows]
+  float* total;        // [rows]
+};
+
+inline std::size_t attention_scratch_bytes(std::int64_t rows, std::int64_t head_dim) {
+  const std::int64_t width = round_up(head_dim, strip_width);
+  const std::int64_t floats =
+      rows * (2 * width + attention_block) + attention_slice * width + 256 + 2 * round_up(rows, strip_width);
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+inline AttentionScratch divide_attention_scratch(const AttentionArgs& args) {
+  AttentionScratch scratch{};
+  scratch.width = round_up(args.head_dim, strip_width);
+  scratch.query = reinterpret_cast<float*>(args.scratch);
+  scratch.sum = scratch.query + args.rows * scratch.width;
+  scratch.scores = scratch.sum + args.rows * scratch.width;
+  scratch.slice = scratch.scores + args.rows * attention_block;
+  scratch.lanes = scratch.slice + attention_slice * scratch.width;
+  scratch.maximum = scratch.lanes + 256;
+  scratch.total = scratch.maximum + round_up(args.rows, strip_width);
+  return scratch;
+}
+
+// Walks the positions in order, across spans.
+struct SpanCursor {
+  const KvSpan* span;
+  std::int64_t index = 0;  // inside the span
+
+  // Copies the next `count` rows of keys or values to slice [attention_slice, width] and clears the rows after them.
+  template <class V>
+  void read(const AttentionArgs& args, bool keys, std::int64_t count, const AttentionScratch& scratch) {
+    for (std::int64_t p = 0; p < count; ++p, ++index) {
+      while (index >= span->count) {
+        ++span;
+        index = 0;
+      }
+      const std::uint16_t* row = (keys ? span->keys : span->values) + index * args.head_dim;
+      float* to = scratch.slice + p * scratch.width;
+      for (std::int64_t d = 0; d < args.head_dim; d += strip_width) {
+        load_kv_first<V>(row + d, args.kv_type, args.head_dim - d).store(to + d);
+      }
+    }
+    for (std::int64_t i = count * scratch.width; i < attention_slice * scratch.width; ++i) scratch.slice[i] = 0.0F;
+  }
+};
+
+// Rows [begin, end) that see the same number of positions of the block.
+struct RowRun {
+  std::int64_t begin;
+  std::int64_t end;
+  std::int64_t seen;  // positions of the block, <= attention_block
+};
+
+inline RowRun next_run(const AttentionArgs& args, std::int64_t begin, std::int64_t block_start) {
+  RowRun run{begin, begin, smaller(args.visible[begin] - block_start, attention_block)};
+  while (run.end < args.rows && smaller(args.visible[run.end] - block_start, attention_block) == run.seen) ++run.end;
+  return run;
+}
+
+// Partial sums of `rows` x `positions` dot products to lanes[(row * row_stride + position) * 16].
+template <class V, int rows, int positions>
+void score_lanes(const float* query, const float* keys, std::int64_t width, float* lanes, std::int64_t row_stride) {
+  for (int lane = 0; lane < strip_width; lane += V::width) {
+    V sum[rows][positions];
+    for (auto& row : sum) {
+      for (auto& value : row) value = V::broadcast(0.0F);
+    }
+    for (std::int64_t d = lane; d < width; d += strip_width) {
+      V key[positions];
+      for (int p = 0; p < positions; ++p) key[p] = V::load(keys + p * width + d);
+      for (int r = 0; r < rows; ++r) {
+        const V q = V::load(query + r * width + d);
+        for (int p = 0; p < positions; ++p) sum[r][p] = fma(q, key[p], sum[r][p]);
+      }
+    }
+    for (int r = 0; r < rows; ++r) {
+      for (int p = 0; p < positions; ++p) sum[r][p].store(lanes + (r * row_stride + p) * strip_width + lane);
+    }
+  }
+}
+
+// Scores of the rows of a run against the slice of positions [offset, offset + 16) of the block.
+template <class V>
+void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset) {
+  alignas(64) float sums[16];
+  const std::int64_t seen = smaller(run.seen - offset, attention_slice);
+  std::int64_t row = run.begin;
+  for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
+    for (std::int64_t p = 0; p < seen; p += 4) {
+      for (int part = 0; part < 4; part += V::score_positions) {
+        score_lanes<V, attention_tile_rows, V::score_positions>(scratch.query + row * scratch.width,
+                                                                scratch.slice + (p + part) * scratch.width,
+                                                                scratch.width, scratch.lanes + part * strip_width, 4);
+      }
+      V::sum_16(scratch.lanes, sums);
+      for (int r = 0; r < attention_tile_rows; ++r) {
+        __builtin_memcpy(scratch.scores + (row + r) * attention_block + offset + p, sums + 4 * r, 16);
+      }
+    }
+  }
+  for (; row < run.end; ++row) {
+    for (int p = 0; p < attention_slice; p += V::score_positions) {
+      score_lanes<V, 1, V::score_positions>(scratch.query + row * scratch.width, scratch.slice + p * scratch.width,
+                                            scratch.width, scratch.lanes + p * strip_width, 1);
+    }
+    V::sum_16(scratch.lanes, scratch.scores + row * attention_block + offset);
+  }
+}
+
+// Scores of the block to weights exp(score - maximum), and what came before to the new maximum.
+template <class V>
+void rescale_row(const AttentionScratch& scratch, std::int64_t row, std::int64_t seen) {
+  float* scores = scratch.scores + row * attention_block;
+  const float before = scratch.maximum[row];
+  const float block_maximum = largest<V>(scores, seen);
+  const float maximum = before > block_maximum ? before : block_maximum;
+  const float block_total = exp_shifted<V>(scores, seen, maximum, scores);
+  if (before == maximum) {
+    scratch.total[row] += block_total;
+    return;
+  }
+  alignas(64) float factor[strip_width];
+  const auto correction = exp(Strip<V>::broadcast(before - maximum));
+  correction.store(factor);
+  scratch.total[row] = scratch.total[row] * factor[0] + block_total;
+  scratch.maximum[row] = maximum;
+  float* sum = scratch.sum + row * scratch.width;
+  for (std::int64_t d = 0; d < scratch.width; d += strip_width) (Strip<V>::load(sum + d) * correction).store(sum + d);
+}
+
+// sum[row, column...] += weights[row, position] * values[position, column...], position after position.
+template <class V, int rows, int vectors>
+void add_values(const float* weights, std::int64_t seen, const float* values, std::int64_t width, float* to) {
+  V sum[rows][vectors];
+  for (int r = 0; r < rows; ++r) {
+    for (int v = 0; v < vectors; ++v) sum[r][v] = V::load(to + r * width + v * V::width);
+  }
+  for (std::int64_t p = 0; p < seen; ++p) {
+    V value[vectors];
+    for (int v = 0; v < vectors; ++v) value[v] = V::load(values + p * width + v * V::width);
+    for (int r = 0; r < rows; ++r) {
+      const V weight = V::broadcast(weights[r * attention_block + p]);
+      for (int v = 0; v < vectors; ++v) sum[r][v] = fma(weight, value[v], sum[r][v]);
+    }
+  }
+  for (int r = 0; r < rows; ++r) {
+    for (int v = 0; v < vectors; ++v) sum[r][v].store(to + r * width + v * V::width);
+  }
+}
+
+template <class V, int rows>
+void add_values_to_rows(const AttentionScratch& scratch, std::int64_t row, std::int64_t offset, std::int64_t seen) {
+  const float* weights = scratch.scores + row * attention_block + offset;
+  float* to = scratch.sum + row * scratch.width;
+  std::int64_t column = 0;
+  for (; column + V::value_vectors * V::width <= scratch.width; column += V::value_vectors * V::width) {
+    add_values<V, rows, V::value_vectors>(weights, seen, scratch.slice + column, scratch.width, to + column);
+  }
+  for (; column < scratch.width; column += V::width) {
+    add_values<V, rows, 1>(weights, seen, scratch.slice + column, scratch.width, to + column);
+  }
+}
+
+template <class V>
+void add_value_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset) {
+  const std::int64_t seen = smaller(run.seen - offset, attention_slice);
+  std::int64_t row = run.begin;
+  for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
+    add_values_to_rows<V, attention_tile_rows>(scratch, row, offset, seen);
+  }
+  for (; row < run.end; ++row) add_values_to_rows<V, 1>(scratch, row, offset, seen);
+}
+
+// Rows from first_row on see something of the block at block_start.
+template <class V>
+void attend_block(const AttentionArgs& args, const AttentionScratch& scratch, SpanCursor& cursor,
+                  std::int64_t first_row, std::int64_t block_start) {
+  const std::int64_t count = smaller(args.visible[args.rows - 1] - block_start, attention_block);
+  SpanCursor keys = cursor;
+  for (std::int64_t offset = 0; offset < count; offset += attention_slice) {
+    keys.read<V>(args, true, smaller(count - offset, attention_slice), scratch);
+    for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
+      run = next_run(args, run.end, block_start);
+      if (run.seen > offset) score_slice<V>(scratch, run, offset);
+    }
+  }
+  for (std::int64_t row = first_row; row < args.rows; ++row) {
+    rescale_row<V>(scratch, row, smaller(args.visible[row] - block_start, attention_block));
+  }
+  for (std::int64_t offset = 0; offset < count; offset += attention_slice) {
+    cursor.read<V>(args, false, smaller(count - offset, attention_slice), scratch);
+    for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
+      run = next_run(args, run.end, block_start);
+      if (run.seen > offset) add_value_slice<V>(scratch, run, offset);
+    }
+  }
+}
+
+template <class V>
+void attention(const AttentionArgs& args) {
+  if (args.rows <= 0) return;
+  const AttentionScratch scratch = divide_attention_scratch(args);
+  const auto zero = Strip<V>::broadcast(0.0F);
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    for (std::int64_t d = 0; d < args.head_dim; d += strip_width) {
+      Strip<V>::load_first(args.query[row] + d, args.head_dim - d).store(scratch.query + row * scratch.width + d);
+      zero.store(scratch.sum + row * scratch.width + d);
+    }
+    scratch.maximum[row] = -__builtin_inff();
+    scratch.total[row] = 0.0F;
+  }
+  SpanCursor cursor{args.spans};
+  std::int64_t first_row = 0;
+  for (std::int64_t start = 0; start < args.visible[args.rows - 1]; start += attention_block) {
+    while (args.visible[first_row] <= start) ++first_row;
+    attend_block<V>(args, scratch, cursor, first_row, start);
+  }
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    const auto factor = Strip<V>::broadcast(1.0F / scratch.total[row]);
+    for (std::int64_t d = 0; d < args.head_dim; d += strip_width) {
+      const auto sum = Strip<V>::load(scratch.sum + row * scratch.width + d);
+      (sum * factor).store_first(args.out[row] + d, args.head_dim - d);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lily::cpu
