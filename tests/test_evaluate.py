@@ -28,8 +28,12 @@ def test_published_outputs_get_the_published_scores(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected", "same"),
-    [("7", 7, True), ("7.0", 7, True), ("seven", 7, False), ("true", True, True), ("True", True, False)]
-    + [
+    [
+        ("7", 7, True),
+        ("7.0", 7, True),
+        ("seven", 7, False),
+        ("true", True, True),
+        ("True", True, False),
         ("a", "a", True),
         ("7", "7", True),
         ("7.0", "7", False),

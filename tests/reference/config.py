@@ -7,6 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Fields that are taken over as they are.
+SAME_NAMES = (
+    "hidden_size",
+    "vocab_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+)
+
 
 @dataclass(frozen=True)
 class ReferenceConfig:
@@ -58,23 +75,8 @@ def parse_config(top: dict[str, Any]) -> ReferenceConfig:
     rope = text.get("rope_parameters") or {}
     factor = rope.get("partial_rotary_factor", text.get("partial_rotary_factor", 0.25))
     head_dim = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-    same_name = [
-        "hidden_size",
-        "vocab_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-        "num_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "shared_expert_intermediate_size",
-    ]
     return ReferenceConfig(
-        **{name: text[name] for name in same_name},
+        **{name: text[name] for name in SAME_NAMES},
         layer_types=layer_types_of(text),
         head_dim=head_dim,
         rotary_dim=int(head_dim * factor),
