@@ -1,0 +1,140 @@
+// cpu/dispatch.cpp -- finds out what the processor can do and builds the kernel tables.
+#include "cpu/dispatch.h"
+
+#include <cstdlib>
+
+#include "cpu/isa/isa.h"
+#include "engine/error.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace lily::cpu {
+namespace {
+
+using Fill = void (*)(KernelTable&);
+
+struct Isa {
+  const char* name;
+  bool (*runs_here)();
+  Fill fill_matmul;
+  Fill fill_float;
+};
+
+bool always() { return true; }
+
+#if defined(__x86_64__)
+
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+         __builtin_cpu_supports("f16c");
+}
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
+#if defined(__linux__)
+// AMX needs the processor, and the kernel's leave to use its large tile state: once for the process.
+bool has_amx() {
+  constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long tile_data = 18;
+  std::uint32_t eax = 7;
+  std::uint32_t ebx = 0;
+  std::uint32_t ecx = 0;
+  std::uint32_t edx = 0;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  const bool tiles = (edx >> 24U & 1U) != 0 && (edx >> 25U & 1U) != 0;  // AMX-TILE, AMX-INT8
+  return tiles && has_avx512() && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+#else
+bool has_amx() { return false; }
+#endif
+
+constexpr Isa kIsas[] = {
+    {"amx", has_amx, fill_matmul_amx, fill_float_avx512},
+    {"avx512", has_avx512, fill_matmul_avx512, fill_float_avx512},
+    {"avx2", has_avx2, fill_matmul_avx2, fill_float_avx2},
+    {"portable", always, fill_matmul_portable, fill_float_portable},
+};
+
+#elif defined(__aarch64__)
+
+// The 8-bit dot product instructions; every processor since 2018 or so.
+bool has_dot_product() {
+#if defined(__linux__)
+  constexpr unsigned long hwcap_asimddp = 1UL << 20U;
+  return (getauxval(AT_HWCAP) & hwcap_asimddp) != 0;
+#elif defined(__APPLE__)
+  int present = 0;
+  std::size_t size = sizeof present;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, nullptr, 0) == 0 && present != 0;
+#else
+  return false;
+#endif
+}
+
+constexpr Isa kIsas[] = {
+    {"neon", has_dot_product, fill_matmul_neon, fill_float_neon},
+    {"portable", always, fill_matmul_portable, fill_float_portable},
+};
+
+#else
+
+constexpr Isa kIsas[] = {{"portable", always, fill_matmul_portable, fill_float_portable}};
+
+#endif
+
+std::vector<KernelTable> build_tables() {
+  std::vector<KernelTable> tables;
+  for (const Isa& isa : kIsas) {
+    if (!isa.runs_here()) continue;
+    KernelTable table;
+    table.name = isa.name;
+    isa.fill_matmul(table);
+    isa.fill_float(table);
+    tables.push_back(table);
+  }
+  return tables;
+}
+
+const std::vector<KernelTable>& tables() {
+  static const std::vector<KernelTable> built = build_tables();
+  return built;
+}
+
+}  // namespace
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const KernelTable& table : tables()) names.emplace_back(table.name);
+  return names;
+}
+
+const KernelTable& select_kernels(std::string_view name) {
+  if (name.empty()) {
+    const char* chosen = std::getenv("LILY_CPU_ISA");
+    if (chosen == nullptr || *chosen == '\0') return tables().front();
+    name = chosen;
+  }
+  std::string available;
+  for (const KernelTable& table : tables()) {
+    if (name == table.name) return table;
+    available += available.empty() ? "" : ", ";
+    available += table.name;
+  }
+  throw Error(ErrorKind::config, "the CPU instruction set '" + std::string(name) +
+                                     "' cannot run on this processor; choose one of: " + available +
+                                     " (option or environment variable LILY_CPU_ISA)");
+}
+
+}  // namespace lily::cpu

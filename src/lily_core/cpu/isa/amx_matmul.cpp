@@ -1,0 +1,17 @@
+// cpu/isa/amx_matmul.cpp -- matrix kernels for AMX (with AVX-512 for few rows).
+#include "cpu/isa/isa.h"
+#include "cpu/matmul/affine.h"
+#include "cpu/matmul/plain.h"
+#include "cpu/matmul/quantize_row.h"
+#include "cpu/matmul/vectors_avx512.h"
+
+namespace lily::cpu {
+
+void fill_matmul_amx(KernelTable& table) {
+  table.quantize_row = quantize_row;
+  table.matmul_scratch_bytes = affine_scratch_bytes;
+  table.matmul_affine = matmul_affine<Avx512>;
+  table.matmul_plain = matmul_plain<Avx512>;
+}
+
+}  // namespace lily::cpu
