@@ -1,0 +1,6 @@
+"""Makes the helpers in tests/ importable from here."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
