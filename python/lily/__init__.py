@@ -1,0 +1,13 @@
+"""Lily: an embeddable engine for Qwen3.6-35B-A3B and the other models of its family."""
+
+from __future__ import annotations
+
+from lily import errors
+from lily._version import __version__
+from lily.checkpoint import Plan, plan
+from lily.errors import LilyError
+from lily.model import Model
+from lily.sampling import Sampling
+from lily.session import Session
+
+__all__ = ["LilyError", "Model", "Plan", "Sampling", "Session", "__version__", "errors", "plan"]

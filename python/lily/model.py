@@ -1,0 +1,316 @@
+"""A loaded model: the entry point of the library."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from lily import _core
+from lily._native import native_config, native_source
+from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
+from lily.checkpoint.hub import Progress as DownloadProgress
+from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
+from lily.errors import BackendError, ClosedError, ConfigError, MemoryLimitError
+from lily.sampling import Sampling
+from lily.session import Progress, Session, Tokens
+from lily.text import ChatTemplate, GenerationDefaults, Tokenizer, read_generation_defaults, read_stop_tokens
+
+__all__ = ["Model"]
+
+logger = logging.getLogger("lily")
+
+
+class Model:
+    """Weights mapped in place and the backend that runs them. Made by `Model.load`.
+
+    Examples
+    --------
+    >>> import lily
+    >>> model = lily.Model.load("lily-tiny")
+    >>> session = model.session()
+    >>> logits = session.prefill(model.render_chat([{"role": "user", "content": "Hi"}]))
+    >>> text = model.tokenizer.decode(list(session.generate(max_tokens=32, sampling=lily.Sampling.greedy())))
+    """
+
+    def __init__(self, checkpoint: Checkpoint, native: _core.Model) -> None:
+        self._checkpoint = checkpoint
+        self._native: _core.Model | None = native
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        backend: str = "auto",
+        max_context: int | None = None,
+        threads: int | None = None,
+        memory_limit: int | None = None,
+        prefill_chunk: int | None = None,
+        cpu_isa: str | None = None,
+        kv_cache_type: str = "float16",
+        progress: DownloadProgress | bool | None = None,
+    ) -> Model:
+        """Load a checkpoint of the qwen3_5_moe family.
+
+        The weights are memory-mapped and used in place: loading takes milliseconds, and memory is used as pages are
+        touched.
+
+        Parameters
+        ----------
+        source : str or Path
+            A checkpoint directory, one .safetensors file beside its config.json, ``"lily-tiny"`` (the bundled small
+            model), or a Hugging Face Hub id (needs the extra ``hub``).
+        backend : {"auto", "cpu"}
+            What computes. "auto" takes the best one of this machine.
+        max_context : int, optional
+            Most tokens of a session; the config's max_position_embeddings by default. Memory for the KV cache grows
+            as it is used.
+        threads : int, optional
+            CPU threads; one for each physical core by default.
+        memory_limit : int, optional
+            Bytes. Refuse to load when the plan for `max_context` exceeds them.
+        prefill_chunk : int, optional
+            Tokens of a prompt computed at once; bounds the working memory and the time until Ctrl-C is seen.
+        cpu_isa : str, optional
+            Kernels of one instruction set ("portable", "avx2", "avx512", ...); the environment's LILY_CPU_ISA or the
+            best one by default.
+        kv_cache_type : {"float16", "bfloat16"}
+            Type of cached keys and values.
+        progress : callable or bool, optional
+            For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
+            a progress bar or not; None shows one where standard error is a terminal.
+
+        Raises
+        ------
+        CheckpointError, ConfigError
+            The files are missing, damaged or not supported; the message names the file, the tensor and the remedy.
+        MemoryLimitError
+            The plan exceeds `memory_limit`; nothing was loaded.
+        MissingExtraError
+            A Hub id was given and huggingface_hub is not installed.
+        BackendError
+            The backend is not available here.
+        """
+        started = time.perf_counter()
+        if backend not in ("auto", "cpu"):
+            raise BackendError(f'backend "{backend}" is not part of this build; available: "auto", "cpu"')
+        checkpoint = read_checkpoint(resolve_source(source, progress=progress))
+        options = _core.EngineOptions()
+        options.backend = "cpu"
+        options.threads = _positive("threads", threads)
+        options.max_context = _positive("max_context", max_context)
+        options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
+        options.cpu_isa = cpu_isa or ""
+        options.kv_cache_type = kv_cache_type
+        if memory_limit is not None:
+            _enforce_memory_limit(checkpoint, options, memory_limit)
+        native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), options)
+        logger.info(
+            "loaded %s in %.0f ms: cpu backend, %s kernels, %d threads",
+            checkpoint.directory,
+            1e3 * (time.perf_counter() - started),
+            native.options.cpu_isa,
+            native.options.threads,
+        )
+        return cls(checkpoint, native)
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    def session(self, *, seed: int | None = None) -> Session:
+        """A new, empty session.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Seed of its random draws, 0 to 2**64 - 1; random by default.
+        """
+        session = Session(self, _core.Session(self._open()), seed)
+        self._sessions.add(session)
+        return session
+
+    def prefill(self, ids: Tokens, *, progress: Progress | None = None) -> Session:
+        """A new session that holds `ids`; its logits are in ``session.logits``. See `Session.prefill`."""
+        session = self.session()
+        session.prefill(ids, progress=progress)
+        return session
+
+    def decode(self, session: Session, token: int) -> npt.NDArray[np.float32]:
+        """Append one token to a session: ``session.decode(token)``."""
+        return session.decode(token)
+
+    def close(self) -> None:
+        """Close all sessions and unmap the weights. Closing twice is fine."""
+        for session in list(self._sessions):
+            session.close()
+        self._native = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer; TokenizerError says what is missing where there is none."""
+        return Tokenizer.from_directory(self._checkpoint.directory)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The checkpoint's chat template; TemplateError says what is missing where there is none."""
+        return ChatTemplate.from_directory(self._checkpoint.directory)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_kwargs: Any,
+    ) -> list[int]:
+        """Token ids of a conversation, as the checkpoint's template writes it.
+
+        Parameters
+        ----------
+        messages : sequence of mappings
+            OpenAI-style messages: role, content, tool_calls, ...
+        tools : sequence of mappings, optional
+            Function definitions.
+        add_generation_prompt : bool
+            End with the opening of the assistant's turn.
+        **template_kwargs
+            Passed to the template, e.g. ``enable_thinking=False``.
+        """
+        text = self.chat_template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **template_kwargs
+        )
+        return self.tokenizer.encode(text)
+
+    @cached_property
+    def generation_defaults(self) -> GenerationDefaults:
+        """What the checkpoint's generation_config.json says."""
+        return read_generation_defaults(self._checkpoint.directory)
+
+    @cached_property
+    def default_sampling(self) -> Sampling:
+        """Sampling as the checkpoint's generation_config.json asks; greedy where it says so."""
+        defaults = self.generation_defaults
+        if defaults.greedy:
+            return Sampling.greedy()
+        given = {
+            name: value
+            for name in ("temperature", "top_k", "top_p", "min_p")
+            if (value := getattr(defaults, name)) is not None
+        }
+        return Sampling(**given)
+
+    @cached_property
+    def stop_tokens(self) -> frozenset[int]:
+        """Ids that end a generation: the union of generation_config, config and tokenizer_config."""
+        return read_stop_tokens(
+            self._checkpoint.directory, vocab_size=self.config.vocab_size, tokenizer=self._optional_tokenizer
+        )
+
+    @property
+    def sampled_vocab_size(self) -> int:
+        """Ids below this may be sampled: the tokenizer's, or all rows of the head where there is no tokenizer."""
+        tokenizer = self._optional_tokenizer
+        return self.config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, self.config.vocab_size)
+
+    @cached_property
+    def _optional_tokenizer(self) -> Tokenizer | None:
+        # A directory without tokenizer files works with ids; one with a damaged tokenizer is an error.
+        if not (self._checkpoint.directory / "tokenizer.json").exists():
+            return None
+        return self.tokenizer
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> ModelConfig:
+        """Dimensions of the model."""
+        return self._checkpoint.config
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The files it was loaded from, and what was skipped in them."""
+        return self._checkpoint
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens that a session can hold."""
+        return self._open().options.max_context
+
+    @property
+    def threads(self) -> int:
+        """CPU threads in use."""
+        return self._open().options.threads
+
+    @property
+    def cpu_isa(self) -> str:
+        """Instruction set of the kernels in use."""
+        return self._open().options.cpu_isa
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    def plan(self, context: int | None = None) -> Plan:
+        """Bytes that a session of `context` tokens needs, weights included; see `lily.plan`."""
+        options = self._open().options
+        return plan(
+            self._checkpoint,
+            options.max_context if context is None else context,
+            threads=options.threads,
+            prefill_chunk=options.prefill_chunk,
+        )
+
+    def __repr__(self) -> str:
+        name = self._checkpoint.directory.name
+        if self.closed:
+            return f"<lily.Model {name!r} closed>"
+        layers = len(self.config.layer_types)
+        return f"<lily.Model {name!r} layers={layers} backend='cpu' isa={self.cpu_isa!r} threads={self.threads}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lily.Model cannot be pickled: its weights are mapped in this process; load it there instead")
+
+    def _open(self) -> _core.Model:
+        if self._native is None:
+            raise ClosedError("this model is closed; load it again with lily.Model.load()")
+        return self._native
+
+
+def _positive(name: str, value: int | None) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 40:
+        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
+    return value
+
+
+def _enforce_memory_limit(checkpoint: Checkpoint, options: _core.EngineOptions, memory_limit: int) -> None:
+    context = options.max_context or checkpoint.config.max_position_embeddings
+    needed = plan(
+        checkpoint,
+        context,
+        threads=options.threads or _core.physical_core_count(),
+        prefill_chunk=options.prefill_chunk or DEFAULT_PREFILL_CHUNK,
+    )
+    if needed.total > memory_limit:
+        raise MemoryLimitError(
+            f"{checkpoint.directory}: {needed.total:,} bytes are needed for a context of {context:,} tokens, "
+            f"more than the limit of {memory_limit:,}; lower max_context or raise memory_limit.\n{needed}"
+        )

@@ -1,0 +1,16 @@
+// bind/bind.h -- the parts of the extension module; one file binds each engine header.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace lily::bind {
+
+void bind_errors(nanobind::module_& module);
+void bind_config(nanobind::module_& module);
+void bind_sources(nanobind::module_& module);
+void bind_sampler(nanobind::module_& module);
+void bind_model(nanobind::module_& module);
+void bind_session(nanobind::module_& module);
+void bind_kernels(nanobind::module_& module);
+
+}  // namespace lily::bind

@@ -1,0 +1,40 @@
+// bind/errors.cpp -- maps the core's error kinds to the exception classes of lily.errors.
+#include <exception>
+
+#include "bind/bind.h"
+#include "engine/error.h"
+
+namespace nb = nanobind;
+
+namespace lily::bind {
+namespace {
+
+const char* class_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::checkpoint: return "CheckpointError";
+    case ErrorKind::config: return "ConfigError";
+    case ErrorKind::invalid_argument: return "InvalidArgumentError";
+    case ErrorKind::context_overflow: return "ContextOverflowError";
+    case ErrorKind::memory_limit: return "MemoryLimitError";
+    case ErrorKind::closed: return "ClosedError";
+    case ErrorKind::busy: return "BusyError";
+    case ErrorKind::cancelled: return "CancelledError";
+    case ErrorKind::backend: return "BackendError";
+  }
+  return "LilyError";
+}
+
+}  // namespace
+
+void bind_errors(nb::module_& /*module*/) {
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void* /*payload*/) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      const nb::object type = nb::module_::import_("lily.errors").attr(class_name(error.kind()));
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+}
+
+}  // namespace lily::bind

@@ -1,0 +1,88 @@
+// bind/session.cpp -- binds engine/session.h; every call that computes releases the GIL.
+#include "engine/session.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <utility>
+
+#include "bind/bind.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lily::bind {
+namespace {
+
+using TokenIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using ReadOnlyArray = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
+
+std::span<const std::int32_t> as_span(const TokenIds& ids) { return {ids.data(), ids.size()}; }
+
+// A NumPy view that keeps the values alive.
+template <class T>
+ReadOnlyArray<T> as_array(std::shared_ptr<const std::vector<T>> values) {
+  using Owner = std::shared_ptr<const std::vector<T>>;
+  const T* data = values->data();
+  const std::size_t size = values->size();
+  auto owner = std::make_unique<Owner>(std::move(values));
+  const nb::capsule capsule(owner.get(), [](void* pointer) noexcept { std::unique_ptr<Owner>(static_cast<Owner*>(pointer)); });
+  static_cast<void>(owner.release());
+  return ReadOnlyArray<T>(data, {size}, capsule);
+}
+
+// Between chunks: lets Python handle signals (Ctrl-C), then tells the caller, who may raise to stop.
+ProgressCallback make_callback(const nb::object& progress) {
+  return [progress = progress.ptr()](std::int64_t done, std::int64_t total) {
+    const nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (progress != Py_None) nb::borrow(progress)(done, total);
+  };
+}
+
+}  // namespace
+
+void bind_session(nb::module_& module) {
+  nb::class_<Session>(module, "Session", "One sequence of a model; see lily.Session.")
+      .def(nb::init<std::shared_ptr<Model>>(), "model"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("prefill",
+           [](Session& self, const TokenIds& ids, const nb::object& progress) {
+             const ProgressCallback callback = make_callback(progress);
+             const nb::gil_scoped_release release;
+             self.prefill(as_span(ids), callback);
+           },
+           "ids"_a, "progress"_a.none())
+      .def("decode", &Session::decode, "token"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("sample", &Session::sample, "sampling"_a, "seed"_a, "candidates"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("score",
+           [](Session& self, const TokenIds& ids, const nb::object& progress) {
+             const ProgressCallback callback = make_callback(progress);
+             Scores scores;
+             {
+               const nb::gil_scoped_release release;
+               scores = self.score(as_span(ids), callback);
+             }
+             return std::pair(
+                 as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
+                 as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax))));
+           },
+           "ids"_a, "progress"_a.none())
+      .def("reset", &Session::reset)
+      .def("close", &Session::close)
+      .def_prop_ro("closed", &Session::closed)
+      .def_prop_ro("position", &Session::position)
+      .def_prop_ro("tokens", &Session::tokens)
+      .def_prop_ro("state_bytes", &Session::state_bytes)
+      .def_prop_ro("logits", [](const Session& self) -> std::optional<ReadOnlyArray<float>> {
+        auto logits = self.logits();
+        if (logits == nullptr) return std::nullopt;
+        return as_array<float>(std::move(logits));
+      }, nb::rv_policy::automatic);
+}
+
+}  // namespace lily::bind

@@ -1,0 +1,134 @@
+// cpu/attention_block.cpp -- gated grouped-query attention with partial rotary positions.
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/cpu_backend.h"
+
+namespace lily::cpu {
+namespace {
+
+// Query rows (positions x heads that share a key/value head) that one task attends at once.
+constexpr std::int64_t kTaskQueryRows = 128;
+
+}  // namespace
+
+void CpuBackend::prepare_rope(std::int64_t position) {
+  const auto half = static_cast<std::int64_t>(rope_frequency_.size());
+  rope_cosine_.reserve(rows_ * half);
+  rope_sine_.reserve(rows_ * half);
+  for_rows(0, rows_, [&](std::int64_t row, std::int64_t) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(position + row) * rope_frequency_[static_cast<std::size_t>(i)];
+      rope_cosine_.data()[row * half + i] = static_cast<float>(std::cos(angle));
+      rope_sine_.data()[row * half + i] = static_cast<float>(std::sin(angle));
+    }
+  });
+}
+
+// Normalises and rotates the queries and keys of one row, scales the queries, and stores key and value in the cache.
+void CpuBackend::prepare_query_key_value(const AttentionWeights& attention, KvCache& cache, std::int64_t position,
+                                         std::int64_t row, std::int64_t first_needed_row) {
+  const std::int64_t head_dim = config_.head_dim;
+  const auto half = static_cast<std::int64_t>(rope_frequency_.size());
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const float* cosine = rope_cosine_.data() + row * half;
+  const float* sine = rope_sine_.data() + row * half;
+  for (std::int64_t head = 0; head < config_.num_key_value_heads; ++head) {
+    float* key = key_.data() + (row * config_.num_key_value_heads + head) * head_dim;
+    const float* value = value_.data() + (row * config_.num_key_value_heads + head) * head_dim;
+    kernels_.rms_norm(key, attention.k_norm.data(), head_dim, eps, key);
+    kernels_.rope(key, 2 * half, cosine, sine);
+    kernels_.store_kv(key, head_dim, kv_type_, cache.key(position + row, head));
+    kernels_.store_kv(value, head_dim, kv_type_, cache.value(position + row, head));
+  }
+  if (row < first_needed_row) return;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  for (std::int64_t head = 0; head < config_.num_attention_heads; ++head) {
+    float* query = query_.data() + ((row - first_needed_row) * config_.num_attention_heads + head) * 2 * head_dim;
+    kernels_.rms_norm(query, attention.q_norm.data(), head_dim, eps, query);
+    kernels_.rope(query, 2 * half, cosine, sine);
+    for (std::int64_t i = 0; i < head_dim; ++i) query[i] *= scale;
+  }
+}
+
+// Rows [row_begin, row_end) of the chunk, for the query heads that share one key/value head, output gate included.
+void CpuBackend::attend(KvCache& cache, std::int64_t position, std::int64_t key_value_head, std::int64_t row_begin,
+                        std::int64_t row_end, std::int64_t first_needed_row, std::int64_t worker) {
+  const std::int64_t head_dim = config_.head_dim;
+  const std::int64_t heads = config_.num_attention_heads;
+  const std::int64_t heads_per_key = heads / config_.num_key_value_heads;
+  WorkerScratch& own = scratch(worker);
+  own.queries.clear();
+  own.outputs.clear();
+  own.visible.clear();
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    for (std::int64_t i = 0; i < heads_per_key; ++i) {
+      const std::int64_t index = (row - first_needed_row) * heads + key_value_head * heads_per_key + i;
+      own.queries.push_back(query_.data() + index * 2 * head_dim);
+      own.outputs.push_back(mixed_.data() + index * head_dim);
+      own.visible.push_back(position + row + 1);
+    }
+  }
+  const auto count = static_cast<std::int64_t>(own.queries.size());
+  cache.spans(key_value_head, position + row_end, own.spans);
+  own.attention.reserve(static_cast<std::int64_t>(kernels_.attention_scratch_bytes(count, head_dim)));
+  kernels_.attention({.rows = count,
+                      .head_dim = head_dim,
+                      .query = own.queries.data(),
+                      .out = own.outputs.data(),
+                      .visible = own.visible.data(),
+                      .spans = own.spans.data(),
+                      .span_count = static_cast<std::int64_t>(own.spans.size()),
+                      .kv_type = kv_type_,
+                      .scratch = own.attention.data()});
+  for (std::size_t i = 0; i < own.outputs.size(); ++i) {
+    kernels_.sigmoid_multiply(own.outputs[i], own.queries[i] + head_dim, head_dim);
+  }
+}
+
+void CpuBackend::attention_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const AttentionWeights& attention = *weights.attention;
+  KvCache& cache = static_cast<CpuSessionState&>(state).kv_cache(layer);
+  const std::int64_t position = state.position();
+  const std::int64_t query_dim = config_.num_attention_heads * config_.head_dim;
+  const std::int64_t key_dim = config_.num_key_value_heads * config_.head_dim;
+  const std::int64_t needed = rows_ - first_needed_row;
+  query_.reserve(needed * 2 * query_dim);
+  key_.reserve(rows_ * key_dim);
+  value_.reserve(rows_ * key_dim);
+  mixed_.reserve(needed * query_dim);
+  cache.reserve(position + rows_);
+
+  const Product key{&attention.k_proj, key_.data()};
+  const Product value{&attention.v_proj, value_.data()};
+  const Product query{&attention.q_proj, query_.data()};
+  normalize_rows(0, weights.input_layernorm, {&attention.k_proj, &attention.v_proj, &attention.q_proj});
+  if (first_needed_row == 0) {
+    multiply({query, key, value}, input_);
+  } else {
+    multiply({key, value}, input_);
+    normalize_rows(first_needed_row, weights.input_layernorm, {&attention.q_proj});
+    multiply({query}, input_);
+  }
+  prepare_rope(position);
+  for_rows(0, rows_, [&](std::int64_t row, std::int64_t) {
+    prepare_query_key_value(attention, cache, position, row, first_needed_row);
+  });
+  if (needed == 0) return;
+
+  const std::int64_t heads_per_key = config_.num_attention_heads / config_.num_key_value_heads;
+  const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueryRows / heads_per_key);
+  const std::int64_t row_tasks = (needed + task_rows - 1) / task_rows;
+  pool_.parallel_for(row_tasks * config_.num_key_value_heads, [&](std::int64_t task, std::int64_t worker) {
+    // Late rows see the most positions: take them first, so that the last tasks are short.
+    const std::int64_t begin = first_needed_row + (row_tasks - 1 - task / config_.num_key_value_heads) * task_rows;
+    attend(cache, position, task % config_.num_key_value_heads, begin, std::min(begin + task_rows, rows_),
+           first_needed_row, worker);
+  });
+  output_.bind(mixed_.data(), needed, query_dim, {&attention.o_proj});
+  quantize_all(output_);
+  multiply({{&attention.o_proj, hidden_row(first_needed_row), true}}, output_);
+}
+
+}  // namespace lily::cpu

@@ -1,0 +1,55 @@
+// cpu/thread_pool.h -- worker threads that share loops over small tasks; they spin briefly between loops, then sleep.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace lily::cpu {
+
+class ThreadPool {
+ public:
+  // `threads` workers in all; the calling thread is one of them.
+  explicit ThreadPool(std::int64_t threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(workers_.size()) + 1; }
+
+  // Runs body(index, worker) once for each index in [0, count), each worker taking the next index when it is free;
+  // worker is in [0, size()). Returns when all have run. The body must not throw. One caller at a time.
+  template <class Body>
+  void parallel_for(std::int64_t count, Body&& body) {
+    using Function = std::remove_reference_t<Body>;
+    const auto call = [](void* context, std::int64_t index, std::int64_t worker) {
+      (*static_cast<Function*>(context))(index, worker);
+    };
+    run(count, call, const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  using Task = void (*)(void*, std::int64_t, std::int64_t);
+
+  void run(std::int64_t count, Task task, void* context);
+  void work(std::int64_t worker);
+  void serve(std::int64_t worker);
+
+  // One cache line each, so that polling a counter does not slow down the others.
+  alignas(64) std::atomic<std::uint32_t> generation_{0};  // one more for each loop; workers wait for a change
+  alignas(64) std::atomic<std::int64_t> next_{0};         // next index to take
+  alignas(64) std::atomic<std::int64_t> active_{0};       // workers that have not yet left the current loop
+  alignas(64) std::int64_t count_ = 0;
+  Task task_ = nullptr;
+  void* context_ = nullptr;
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;
+};
+
+// Physical cores that this process may run on (affinity mask and, on Linux, the container's quota); at least 1.
+[[nodiscard]] std::int64_t physical_core_count();
+
+}  // namespace lily::cpu

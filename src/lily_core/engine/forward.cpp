@@ -1,0 +1,22 @@
+// engine/forward.cpp -- hidden = hidden + mixer(norm(hidden)); hidden = hidden + moe(norm(hidden)), layer by layer.
+#include "engine/forward.h"
+
+namespace lily {
+
+void run_layers(const ModelConfig& config, Backend& backend, SessionState& state, std::span<const std::int32_t> ids,
+                std::int64_t first_needed_row) {
+  backend.begin_chunk(ids);
+  const std::int64_t last = config.num_hidden_layers() - 1;
+  for (std::int64_t layer = 0; layer <= last; ++layer) {
+    const std::int64_t first = layer == last ? first_needed_row : 0;
+    if (config.layer_types[static_cast<std::size_t>(layer)] == LayerType::linear_attention) {
+      backend.gdn_block(layer, state, first);
+    } else {
+      backend.attention_block(layer, state, first);
+    }
+    backend.moe_block(layer, first);
+  }
+  state.advance(static_cast<std::int64_t>(ids.size()));
+}
+
+}  // namespace lily

@@ -1,0 +1,34 @@
+// engine/model.cpp -- builds the backend over the mapped weights.
+#include "engine/model.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "cpu/backend.h"
+#include "engine/error.h"
+
+namespace lily {
+
+Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions options)
+    : config_(std::move(config)),
+      options_(std::move(options)),
+      weights_(ModelWeights::bind(config_, source)),
+      process_id_(::getpid()) {
+  if (options_.backend != "cpu") {
+    throw Error(ErrorKind::backend, "backend \"" + options_.backend + "\" is not part of this build; available: \"cpu\"");
+  }
+  if (options_.max_context == 0) options_.max_context = config_.max_position_embeddings;
+  if (options_.max_context < 1) throw Error(ErrorKind::config, "max_context must be at least 1");
+  if (options_.prefill_chunk < 0) throw Error(ErrorKind::config, "prefill_chunk must be at least 1 (0: default)");
+  backend_ = cpu::make_backend(config_, weights_, options_);
+}
+
+void Model::require_same_process() const {
+  if (::getpid() != process_id_) {
+    throw Error(ErrorKind::backend,
+                "this model was loaded before the process forked; load it in the child (multiprocessing: use \"spawn\")");
+  }
+}
+
+}  // namespace lily

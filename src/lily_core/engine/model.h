@@ -1,0 +1,47 @@
+// engine/model.h -- a loaded model: config, mapped weights and the backend that runs it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/backend.h"
+#include "engine/config.h"
+#include "engine/sources.h"
+#include "engine/weights.h"
+
+namespace lily {
+
+struct EngineOptions {
+  std::string backend = "cpu";
+  std::int64_t threads = 0;        // 0: one for each physical core available to the process
+  std::int64_t prefill_chunk = 0;  // tokens; 0: the backend's choice
+  std::int64_t max_context = 0;    // tokens; 0: the config's max_position_embeddings
+  std::string cpu_isa;             // empty: LILY_CPU_ISA or the best the processor has
+  std::string kv_cache_type = "float16";  // "float16" or "bfloat16"
+};
+
+class Model {
+ public:
+  // Maps the checkpoint and prepares the backend; reads no weight but the small vectors.
+  Model(ModelConfig config, const CheckpointSource& source, EngineOptions options);
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] const EngineOptions& options() const { return options_; }  // with every 0 and "" resolved
+  [[nodiscard]] Backend& backend() { return *backend_; }
+  // Held for every chunk: the backend's working memory serves one chunk at a time.
+  [[nodiscard]] std::mutex& compute_mutex() { return compute_mutex_; }
+  // Throws Error(backend) in a forked child: the threads of the parent do not exist there.
+  void require_same_process() const;
+
+ private:
+  ModelConfig config_;
+  EngineOptions options_;
+  ModelWeights weights_;
+  std::unique_ptr<Backend> backend_;
+  std::mutex compute_mutex_;
+  std::int64_t process_id_;
+};
+
+}  // namespace lily
