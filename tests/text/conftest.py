@@ -20,8 +20,8 @@ BUNDLED = Path(__file__).parents[2] / "python" / "lily" / "data" / "lily-tiny"
 
 @pytest.fixture(scope="session")
 def tiny() -> Path:
-    """The bundled model's directory (LILY_TINY_DIR points elsewhere)."""
-    return Path(os.environ.get("LILY_TINY_DIR", BUNDLED))
+    """The bundled model's directory (LILY_TINY points elsewhere)."""
+    return Path(os.environ.get("LILY_TINY", BUNDLED))
 
 
 @pytest.fixture(scope="session")

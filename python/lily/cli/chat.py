@@ -1,0 +1,160 @@
+"""lily chat: a conversation on the terminal, one question, or one turn for each line of standard input."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lily.cli import loading, options
+from lily.cli.command import command
+from lily.cli.conversation import Conversation
+from lily.cli.terminal import AnswerWriter, remark
+from lily.errors import LilyError
+
+if TYPE_CHECKING:
+    from lily.sampling import Sampling
+
+__all__ = ["chat"]
+
+_HELP = """/reset    forget the conversation
+/quit     leave (or Ctrl-D)
+/help     this text
+Ctrl-C    stop the answer"""
+
+
+@command("""\
+  lily chat
+  lily chat -p "What is a monad?" --no-thinking
+  lily chat ./Qwen3.6-35B-A3B-4bit --system "Answer in Czech." --temperature 0.7
+  printf 'Hi\\nAnd now?\\n' | lily chat
+""")
+def chat(
+    model: options.Model = options.DEFAULT_MODEL,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Ask this one question.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="Think first (default: the model's)."),
+    ] = None,
+    show_thinking: Annotated[
+        bool | None,
+        typer.Option("--show-thinking/--hide-thinking", help="Print the thinking (default: on a terminal)."),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens of an answer, thinking included.")
+    ] = 32768,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    greedy: options.Greedy = False,
+    seed: options.Seed = None,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    backend: options.Backend = "auto",
+    debug: options.Debug = False,
+) -> None:
+    """Chat with a model.
+
+    On a terminal it is a conversation: /reset forgets it, /quit leaves, Ctrl-C stops an answer. Piped input
+    is a conversation, too: each line is one turn.
+    """
+    wanted = options.SamplingOptions(temperature, top_k, top_p, min_p, greedy)
+    with (
+        loading.load_model(model, backend=backend, max_context=context, threads=threads) as loaded,
+        loaded.session(seed=seed) as session,
+    ):
+        template_options = {} if thinking is None else {"enable_thinking": thinking}
+        talk = _Talk(
+            Conversation(loaded, session, system=system, template_options=template_options),
+            wanted.resolve(loaded.default_sampling),
+            max_tokens,
+            show_thinking,
+        )
+        if prompt is not None:
+            talk.answer(prompt)
+        elif sys.stdin.isatty():
+            talk.interactive(model)
+        else:
+            talk.piped()
+
+
+class _Talk:
+    """Feeds a conversation from the terminal or a pipe."""
+
+    def __init__(
+        self, conversation: Conversation, sampling: Sampling, max_tokens: int, show_thinking: bool | None
+    ) -> None:
+        self._conversation = conversation
+        self._sampling = sampling
+        self._max_tokens = max_tokens
+        self._show_thinking = show_thinking
+
+    def answer(self, question: str) -> None:
+        """Ask, write the answer as it comes, and its speed after it."""
+        writer = AnswerWriter(show_reasoning=self._show_thinking)
+        answered = False
+        try:
+            with contextlib.closing(
+                self._conversation.ask(question, sampling=self._sampling, max_tokens=self._max_tokens)
+            ) as pieces:
+                for piece in pieces:
+                    answered = answered or not piece.reasoning
+                    writer.write(piece.text, reasoning=piece.reasoning)
+        finally:
+            writer.finish()
+        statistics = self._conversation.statistics
+        if not answered and statistics.finish_reason == "length":
+            remark("lily: --max-tokens ended the thinking before any answer", piped=True)
+        remark(str(statistics))
+
+    def interactive(self, name: str) -> None:
+        """Ask for questions until /quit or the end of input."""
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (gives input() line editing and history)
+        remark(f"{name}; /help lists the commands")
+        while True:
+            try:
+                line = input("> ").strip()
+            except KeyboardInterrupt:
+                remark("\n/quit or Ctrl-D leaves")
+                continue
+            except EOFError:
+                sys.stdout.write("\n")
+                return
+            if line == "/quit":
+                return
+            if line and not self._command(line):
+                self._answer_or_explain(line)
+
+    def piped(self) -> None:
+        """One turn for each line of standard input that is not blank."""
+        for line in sys.stdin:
+            text = line.strip()
+            if text == "/quit":
+                return
+            if text and not self._command(text):
+                self.answer(text)
+
+    def _answer_or_explain(self, question: str) -> None:
+        try:
+            self.answer(question)
+        except KeyboardInterrupt:
+            remark("stopped")
+        except LilyError as error:  # the conversation goes on
+            remark(f"lily: {error}")
+
+    def _command(self, line: str) -> bool:
+        if line == "/reset":
+            self._conversation.reset()
+            remark("the conversation is forgotten")
+        elif line == "/help":
+            remark(_HELP)
+        elif line.startswith("/") and line[1:].isalpha():
+            remark(f"no command {line}; /help lists them")
+        else:
+            return False
+        return True

@@ -1,0 +1,56 @@
+"""Runs one prefill and the generation after it, and times both."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from lily.cli.progress import ProgressBars
+from lily.cli.statistics import Statistics
+
+if TYPE_CHECKING:
+    from lily.sampling import Sampling
+    from lily.session import Session
+
+__all__ = ["prefill", "timed_tokens"]
+
+_BAR_TOKENS = 256  # shorter prompts get no progress bar
+
+
+def prefill(session: Session, ids: Sequence[int], statistics: Statistics) -> None:
+    """Bring the session to `ids`: only what follows its tokens is computed, if `ids` continue them.
+
+    The session's tokens are compared, not the text, since the same text may have other ids.
+    """
+    held = list(session.tokens)
+    reused = len(held) if len(held) < len(ids) and list(ids[: len(held)]) == held else 0
+    if not reused:
+        session.reset()
+    fresh = list(ids[reused:])
+    statistics.prompt_tokens, statistics.reused_tokens = len(ids), reused
+    start = time.perf_counter()
+    with ProgressBars(unit="tokens") as bars:
+        show = bars.visible and len(fresh) >= _BAR_TOKENS
+        session.prefill(fresh, progress=functools.partial(bars.report, "prefill") if show else None)
+    statistics.prefill_seconds = time.perf_counter() - start
+
+
+def timed_tokens(
+    session: Session,
+    statistics: Statistics,
+    *,
+    max_tokens: int,
+    sampling: Sampling,
+    stop_tokens: frozenset[int],
+) -> Iterator[int]:
+    """Yield the generated ids; `statistics` stay up to date, so that they hold if the caller stops early."""
+    start = time.perf_counter()
+    for token in session.generate(max_tokens=max_tokens, sampling=sampling, stop_tokens=stop_tokens):
+        statistics.generated_tokens += 1
+        statistics.decode_seconds = time.perf_counter() - start
+        yield token
+    statistics.decode_seconds = time.perf_counter() - start
+    full = session.position >= session.model.max_context
+    statistics.finish_reason = "length" if full or statistics.generated_tokens >= max_tokens else "stop"

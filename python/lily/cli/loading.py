@@ -1,0 +1,28 @@
+"""Loads the model of a command: the one place where the command line meets `lily.Model`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lily.cli.progress import ProgressBars
+
+if TYPE_CHECKING:
+    from lily.model import Model
+
+__all__ = ["load_model"]
+
+
+def load_model(
+    source: str, *, backend: str = "auto", max_context: int | None = None, threads: int | None = None
+) -> Model:
+    """Load a model, with a bar for downloads on a terminal; arguments and errors as for `lily.Model.load`."""
+    from lily.model import Model
+
+    with ProgressBars(unit="bytes") as bars:
+        return Model.load(
+            source,
+            backend=backend,
+            max_context=max_context,
+            threads=threads,
+            progress=bars.report if bars.visible else False,
+        )
