@@ -1,0 +1,122 @@
+// device/device.h -- what the GPU engine asks of a device: buffers, pipelines and planned passes. No model in sight.
+//
+// One implementation each: metal.mm (Apple), cuda.cpp (NVIDIA), sim.cpp (the same kernels on the CPU, with checks).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lily::device {
+
+enum class BufferStorage : std::uint8_t {
+  shared,   // the host reads and writes it through contents()
+  private_  // only kernels touch it; contents() is null
+};
+
+// Memory that kernels address. Freed when the last owner lets go; a pass in flight must be waited for first.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  [[nodiscard]] virtual std::uint64_t size() const = 0;  // bytes
+  [[nodiscard]] virtual std::byte* contents() = 0;
+  [[nodiscard]] virtual const std::string& label() const = 0;
+};
+
+// The value of one [[function_constant(index)]]; bool and integer constants are given as integers.
+struct FunctionConstant {
+  std::uint32_t index = 0;
+  std::int32_t value = 0;
+};
+
+// How a kernel uses one buffer slot, read off its signature: `device const T*` reads, `device T*` reads and writes.
+struct SlotUse {
+  std::uint32_t index = 0;
+  bool written = false;
+};
+
+// A kernel with its function constants, compiled.
+class Pipeline {
+ public:
+  virtual ~Pipeline() = default;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual std::uint32_t max_threads_per_threadgroup() const = 0;
+  [[nodiscard]] virtual std::span<const SlotUse> slots() const = 0;
+};
+
+// Bytes [offset, offset + size) of a buffer bound to slot `index`; the kernel's pointer is at `offset`. The range is
+// what the dispatch may touch: hazards are derived from it.
+struct BufferBinding {
+  std::uint32_t index = 0;
+  Buffer* buffer = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+  bool written = false;
+};
+
+struct Size3 {
+  std::uint32_t x = 1;
+  std::uint32_t y = 1;
+  std::uint32_t z = 1;
+};
+
+// One kernel launch. Argument structs (setBytes) are at most 256 bytes.
+struct Dispatch {
+  const Pipeline* pipeline = nullptr;
+  std::vector<BufferBinding> buffers;
+  std::uint32_t bytes_index = 0;    // slot of the argument struct
+  std::vector<std::byte> bytes;     // empty: the kernel takes none
+  std::uint32_t threadgroup_bytes = 0;  // of [[threadgroup(0)]], 0 when the kernel has none
+  Size3 threadgroups;
+  std::uint32_t threads_per_threadgroup = 0;  // a multiple of 32
+};
+
+// Dispatches of one stage may run at the same time; a stage starts when the ones before it are complete.
+struct Stage {
+  std::vector<Dispatch> dispatches;
+};
+
+// What became of a submitted pass.
+struct PassResult {
+  double gpu_seconds = 0.0;
+  std::string error;  // empty: completed
+};
+
+// A pass in flight.
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+  [[nodiscard]] virtual bool done() = 0;
+  // Blocks until the pass has completed or failed. May be called from any thread, more than once.
+  virtual PassResult wait() = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual std::string name() const = 0;
+
+  // Contents are undefined until written. Throws Error(memory_limit) when there is no room.
+  [[nodiscard]] virtual std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
+                                                         std::string label) = 0;
+  // Read-only memory of the host (a mapped file), used in place where the device can. The memory outlives the buffer.
+  [[nodiscard]] virtual std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) = 0;
+
+  // The pipeline of a kernel (its host_name) with these constants; compiled on first use, then cached. The reference
+  // lives as long as the device. Throws Error(backend) with the compiler's message, file and line.
+  [[nodiscard]] virtual const Pipeline& pipeline(const std::string& kernel,
+                                                 std::span<const FunctionConstant> constants) = 0;
+
+  // Runs the stages in order, after every pass submitted before. Everything that the dispatches name is kept alive by
+  // the caller until the ticket is done. Never throws for what goes wrong on the device: see Ticket::wait.
+  [[nodiscard]] virtual std::unique_ptr<Ticket> submit(std::span<const Stage> stages) = 0;
+
+  // Bytes of buffers alive now, wrapped memory not counted.
+  [[nodiscard]] virtual std::uint64_t allocated_bytes() const = 0;
+};
+
+}  // namespace lily::device
