@@ -141,7 +141,7 @@ def test_interactive_chat(fake, stdin, terminal):
     assert len(model.prompts[1]) == 1  # /reset
     shown = re.sub(r"\x1b\[\d+m", "", output.getvalue())
     assert "Let me see.\n\nHello there!\n" in shown
-    assert "\x1b[2mL" in output.getvalue()  # thinking is dimmed
+    assert "\x1b[2mLet me see.\n\x1b[0m\nHello" in output.getvalue()  # thinking is dimmed
     notes = errors.getvalue()
     assert len(re.findall(r"prefill \d+ tokens, [\d.]+ tok/s; decode \d+ tokens, [\d.]+ tok/s", notes)) == 2
     assert "Ctrl-C" in notes

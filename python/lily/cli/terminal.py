@@ -27,20 +27,27 @@ class AnswerWriter:
         """Write a piece; a blank line separates thinking from the answer."""
         if reasoning and not self._show_reasoning:
             return
-        if self._in_reasoning and not reasoning:
-            sys.stdout.write("\n" if self._last.endswith("\n") else "\n\n")
-        self._in_reasoning = reasoning
+        self._enter(reasoning)
         self._last = text
-        if self._terminal:
-            text = text.translate(_VISIBLE)
-        sys.stdout.write(f"{_DIM}{text}{_RESET}" if reasoning and _styled(self._terminal) else text)
+        sys.stdout.write(text.translate(_VISIBLE) if self._terminal else text)
         sys.stdout.flush()
 
     def finish(self) -> None:
         """End the answer's last line."""
+        if self._in_reasoning and _styled(self._terminal):
+            sys.stdout.write(_RESET)
         if self._last and not self._last.endswith("\n"):
             sys.stdout.write("\n")
-            sys.stdout.flush()
+        sys.stdout.flush()
+
+    def _enter(self, reasoning: bool) -> None:
+        if reasoning == self._in_reasoning:
+            return
+        self._in_reasoning = reasoning
+        if _styled(self._terminal):
+            sys.stdout.write(_DIM if reasoning else _RESET)
+        if not reasoning:
+            sys.stdout.write("\n" if self._last.endswith("\n") else "\n\n")
 
 
 def remark(text: str, *, piped: bool = False) -> None:
