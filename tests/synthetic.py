@@ -304,16 +304,17 @@ def _shards(everything: list[Tensor], options: Options) -> list[list[Tensor]]:
         order = sorted(everything, key=lambda tensor: zlib.crc32(tensor.name.encode()))
         return [order[first :: options.shards] for first in range(options.shards)]
     total = sum(tensor.nbytes for tensor in everything)
-    limit = options.shard_bytes or -(-total // options.shards)
-    files: list[list[Tensor]] = [[]]
-    size = 0
+    files: dict[int, list[Tensor]] = {}
+    number = size = before = 0
     for tensor in everything:
-        if files[-1] and size + tensor.nbytes > limit:
-            files.append([])
-            size = 0
-        files[-1].append(tensor)
+        if options.shard_bytes is None:
+            number = before * options.shards // total
+        elif size + tensor.nbytes > options.shard_bytes and size:
+            number, size = number + 1, 0
+        files.setdefault(number, []).append(tensor)
         size += tensor.nbytes
-    return files
+        before += tensor.nbytes
+    return list(files.values())
 
 
 def write_file(path: Path, group: list[Tensor], options: Options) -> None:

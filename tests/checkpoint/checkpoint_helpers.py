@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from lily.checkpoint import Checkpoint, LayerType, MatrixSource, TensorSlice
 from numpy.typing import NDArray
-
 from source_values import matrix_values, vector_values
+
+from lily.checkpoint import Checkpoint, LayerType, MatrixSource, TensorSlice
 
 
 def all_values(checkpoint: Checkpoint) -> dict[str, NDArray[np.float64]]:

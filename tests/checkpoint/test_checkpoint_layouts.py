@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lily.checkpoint import Checkpoint, ElementType, LayerType, MatrixFormat, read_checkpoint
+from checkpoint_helpers import all_values, assert_valid
 from numpy.typing import NDArray
+
+from lily.checkpoint import Checkpoint, ElementType, LayerType, MatrixFormat, read_checkpoint
 from reference.config import read_config
 from reference.weights import load_weights
-
-from checkpoint_helpers import all_values, assert_valid
 from synthetic import random_config, text_config, write_checkpoint
 
 PREFIXES = ("language_model.model.", "model.language_model.", "model.")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lily.checkpoint.config import ModelConfig
+from lily.checkpoint.hub import resolve_source
 from lily.checkpoint.reader import Checkpoint, read_checkpoint
 from lily.errors import InvalidArgumentError
 
@@ -75,7 +76,7 @@ def plan(
     Parameters
     ----------
     checkpoint
-        A checkpoint that was read, or the path of one.
+        A checkpoint that was read, or whatever `resolve_source` accepts.
     context
         Tokens that the session can hold, at most the model's max_position_embeddings.
     threads
@@ -94,7 +95,7 @@ def plan(
     for name, value in (("context", context), ("threads", count), ("prefill_chunk", prefill_chunk)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidArgumentError(f"{name} must be a positive integer, not {value!r}")
-    found = checkpoint if isinstance(checkpoint, Checkpoint) else read_checkpoint(checkpoint)
+    found = checkpoint if isinstance(checkpoint, Checkpoint) else read_checkpoint(resolve_source(checkpoint))
     config = found.config
     if context > config.max_position_embeddings:
         raise InvalidArgumentError(

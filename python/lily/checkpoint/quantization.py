@@ -97,13 +97,12 @@ def parse_quantization(raw: Mapping[str, Any], where: str) -> Quantization:
 
 
 def _parse_block(block: ConfigFields, where: str) -> Quantization:
+    method = block.get("quant_method")
+    if method not in (None, "mlx", "affine"):
+        block.fail("quant_method", f"{show(repr(method))} is unknown quantization; {_SUPPORTED}")
     overrides: dict[str, Parameters | None] = {}
     for key, value in block.values.items():
-        if key in _PARAMETERS:
-            continue
-        if key == "quant_method":
-            if value not in (None, "mlx", "affine"):
-                block.fail(key, f"{show(repr(value))} is unknown quantization; {_SUPPORTED}")
+        if key in _PARAMETERS or key == "quant_method":
             continue
         parts = split_prefix(key)
         if parts is None:
