@@ -1,7 +1,7 @@
 // cpu/kernels/gdn_scan.h -- the gated delta rule of one value head over a chunk of tokens.
 //
-// Value rows are independent. 16 of them (8 KB of state at key_dim 128) stay in the first-level cache for the whole
-// chunk, and one sweep over them does the end of a step and the beginning of the next:
+// Value rows are independent. 32 of them (16 KB of state at key_dim 128) stay in the first-level cache for a block of
+// tokens, and one sweep over them does the end of a step and the beginning of the next:
 //   S += d k^T;  y = S q;  S = decay' S;  S k'
 // which is 4 multiply-adds, one load and one store for each vector of state; the sums of 16 rows are added at once.
 #pragma once
@@ -67,9 +67,11 @@ struct GdnTile {
 };
 
 // Value rows [row, row + rows) of the group. fixed_key_dim: key_dim where it is known at compile time, else 0.
+// The sweep comes by value: through a reference the compiler would read its members again after every store.
 template <class V, int rows, bool ends, bool begins, int fixed_key_dim>
-void gdn_sweep_rows(const GdnSweep& sweep, std::int64_t row) {
+void gdn_sweep_rows(GdnSweep sweep, std::int64_t row) {
   const std::int64_t key_dim = fixed_key_dim != 0 ? fixed_key_dim : sweep.key_dim;
+  sweep.key_dim = key_dim;
   for (int lane = 0; lane < strip_width; lane += V::width) {
     GdnTile<V, rows, ends, begins> tile(sweep, row);
     std::int64_t column = lane;
@@ -100,59 +102,106 @@ void gdn_sweep(const GdnSweep& sweep, std::int64_t count) {
   for (; row < count; ++row) gdn_sweep_rows<V, 1, ends, begins, fixed_key_dim>(sweep, row);
 }
 
-// Rows of different tokens are pages apart, which the processor does not foresee.
-inline void gdn_prefetch(const GdnScanArgs& args, std::int64_t t, std::int64_t value_row) {
-  if (t >= args.tokens) return;
-  for (std::int64_t column = 0; column < args.key_dim; column += 16) {
-    __builtin_prefetch(args.key + t * args.qkv_stride + column);
-    __builtin_prefetch(args.query + t * args.qkv_stride + column);
-  }
-  __builtin_prefetch(args.value + t * args.qkv_stride + value_row);
-}
+// Rows of a block of tokens, gathered: in the caller's arrays they are pages apart and contend for few cache sets.
+struct GdnBlock {
+  std::int64_t tokens;
+  const float* query;  // [tokens, key_dim]; row stride `stride`
+  const float* key;
+  std::int64_t stride;
+  const float* value;  // [tokens, value_dim]; the other pointers as in GdnScanArgs, moved to the block's first token
+  const float* decay;
+  const float* beta;
+  float* out;
+};
 
-// `count` <= 16 value rows from value_row on, over all tokens.
-template <class V, int fixed_key_dim>
-void gdn_scan_group(const GdnScanArgs& args, std::int64_t value_row, std::int64_t count) {
-  constexpr std::int64_t prefetch_distance = 4;  // tokens
+// 16 value rows (or `count` < 16) between two sweeps.
+struct GdnGroup {
   alignas(64) float output_lanes[gdn_group * strip_width] = {};
   alignas(64) float next_lanes[gdn_group * strip_width] = {};
   alignas(64) float sums[gdn_group];
   alignas(64) float delta[gdn_group];
-  GdnSweep sweep{args.state + value_row * args.key_dim,
+  std::int64_t value_row;
+  std::int64_t count;
+  GdnSweep sweep;
+};
+
+template <class V, int fixed_key_dim>
+void gdn_begin(const GdnScanArgs& args, const GdnBlock& block, std::int64_t value_row, std::int64_t count,
+               GdnGroup& group) {
+  group.value_row = value_row;
+  group.count = count;
+  group.sweep = {args.state + value_row * args.key_dim,
                  args.key_dim,
                  nullptr,
                  nullptr,
-                 args.key,
-                 args.decay[0],
-                 delta,
-                 output_lanes,
-                 next_lanes};
-  gdn_sweep<V, false, true, fixed_key_dim>(sweep, count);
-  for (std::int64_t t = 0; t < args.tokens; ++t) {
-    gdn_prefetch(args, t + prefetch_distance, value_row);
-    V::sum_16(next_lanes, sums);
-    const auto value = Strip<V>::load_first(args.value + t * args.qkv_stride + value_row, count);
-    const auto beta = Strip<V>::broadcast(args.beta[t * args.gate_stride]);
-    (beta * (value - Strip<V>::load(sums))).store(delta);
-    sweep.key = args.key + t * args.qkv_stride;
-    sweep.query = args.query + t * args.qkv_stride;
-    if (t + 1 < args.tokens) {
-      sweep.next_key = sweep.key + args.qkv_stride;
-      sweep.next_decay = args.decay[(t + 1) * args.gate_stride];
-      gdn_sweep<V, true, true, fixed_key_dim>(sweep, count);
-    } else {
-      gdn_sweep<V, true, false, fixed_key_dim>(sweep, count);
+                 block.key,
+                 block.decay[0],
+                 group.delta,
+                 group.output_lanes,
+                 group.next_lanes};
+  gdn_sweep<V, false, true, fixed_key_dim>(group.sweep, count);
+}
+
+// Step t of the block, and the beginning of step t + 1.
+template <class V, int fixed_key_dim>
+void gdn_step(const GdnScanArgs& args, const GdnBlock& block, std::int64_t t, GdnGroup& group) {
+  __builtin_prefetch(block.value + smaller(t + 2, block.tokens - 1) * args.qkv_stride + group.value_row);
+  V::sum_16(group.next_lanes, group.sums);
+  const auto value = Strip<V>::load_first(block.value + t * args.qkv_stride + group.value_row, group.count);
+  const auto beta = Strip<V>::broadcast(block.beta[t * args.gate_stride]);
+  (beta * (value - Strip<V>::load(group.sums))).store(group.delta);
+  group.sweep.key = block.key + t * block.stride;
+  group.sweep.query = block.query + t * block.stride;
+  if (t + 1 < block.tokens) {
+    group.sweep.next_key = group.sweep.key + block.stride;
+    group.sweep.next_decay = block.decay[(t + 1) * args.gate_stride];
+    gdn_sweep<V, true, true, fixed_key_dim>(group.sweep, group.count);
+  } else {
+    gdn_sweep<V, true, false, fixed_key_dim>(group.sweep, group.count);
+  }
+  V::sum_16(group.output_lanes, group.sums);
+  Strip<V>::load(group.sums).store_first(block.out + t * args.out_stride + group.value_row, group.count);
+}
+
+// Two groups in turn: while the sums of one are added up, the sweep over the other keeps the processor busy.
+template <class V, int fixed_key_dim>
+void gdn_scan_block(const GdnScanArgs& args, const GdnBlock& block) {
+  GdnGroup groups[2];
+  for (std::int64_t row = args.value_begin; row < args.value_end;) {
+    int held = 0;
+    for (; held < 2 && row < args.value_end; ++held, row += gdn_group) {
+      gdn_begin<V, fixed_key_dim>(args, block, row, smaller(gdn_group, args.value_end - row), groups[held]);
     }
-    V::sum_16(output_lanes, sums);
-    Strip<V>::load(sums).store_first(args.out + t * args.out_stride + value_row, count);
+    for (std::int64_t t = 0; t < block.tokens; ++t) {
+      for (int g = 0; g < held; ++g) gdn_step<V, fixed_key_dim>(args, block, t, groups[g]);
+    }
   }
 }
 
 // The same arithmetic for any key_dim; fixed_key_dim only lets the compiler unroll.
 template <class V, int fixed_key_dim>
 void gdn_scan_with(const GdnScanArgs& args) {
-  for (std::int64_t row = args.value_begin; row < args.value_end; row += gdn_group) {
-    gdn_scan_group<V, fixed_key_dim>(args, row, smaller(gdn_group, args.value_end - row));
+  constexpr std::int64_t gathered_floats = 64 * 128;
+  alignas(64) float query[gathered_floats];
+  alignas(64) float key[gathered_floats];
+  const bool gather = args.tokens > 1 && args.key_dim * 2 <= gathered_floats;
+  const std::int64_t block_tokens = gather ? gathered_floats / args.key_dim : args.tokens;
+  for (std::int64_t start = 0; start < args.tokens; start += block_tokens) {
+    GdnBlock block{smaller(block_tokens, args.tokens - start), args.query + start * args.qkv_stride,
+                   args.key + start * args.qkv_stride,         args.qkv_stride,
+                   args.value + start * args.qkv_stride,       args.decay + start * args.gate_stride,
+                   args.beta + start * args.gate_stride,       args.out + start * args.out_stride};
+    if (gather) {
+      const auto bytes = static_cast<std::size_t>(args.key_dim) * sizeof(float);
+      for (std::int64_t t = 0; t < block.tokens; ++t) {
+        __builtin_memcpy(query + t * args.key_dim, block.query + t * args.qkv_stride, bytes);
+        __builtin_memcpy(key + t * args.key_dim, block.key + t * args.qkv_stride, bytes);
+      }
+      block.query = query;
+      block.key = key;
+      block.stride = args.key_dim;
+    }
+    gdn_scan_block<V, fixed_key_dim>(args, block);
   }
 }
 
