@@ -24,9 +24,7 @@ def expected_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, int, int]]:
     experts, inner = config.num_experts, config.moe_intermediate_size
     key = config.linear_num_key_heads * config.linear_key_head_dim
     value = config.linear_num_value_heads * config.linear_value_head_dim
-    query, key_value = (
-        count * config.head_dim for count in (config.num_attention_heads, config.num_key_value_heads)
-    )
+    query, key_value = (count * config.head_dim for count in (config.num_attention_heads, config.num_key_value_heads))
     shapes = {
         "embed_tokens": (1, config.vocab_size, hidden),
         "lm_head": (1, config.vocab_size, hidden),

@@ -127,9 +127,7 @@ def test_truncated_file(single: Path, kept: int) -> None:
 def test_wrong_header_length(single: Path, start: bytes, fragment: str) -> None:
     path = single / "model.safetensors"
     path.write_bytes(start + path.read_bytes()[8:])
-    expect(
-        single, "model.safetensors", fragment, "download it again" if "JSON" not in fragment else "restore"
-    )
+    expect(single, "model.safetensors", fragment, "download it again" if "JSON" not in fragment else "restore")
 
 
 def test_header_beyond_the_limit_of_the_format(single: Path) -> None:
@@ -233,9 +231,7 @@ def test_all_missing_tensors_are_listed(single: Path) -> None:
 
 
 def test_missing_experts_are_listed(plain: Path) -> None:
-    gone = [
-        f"{ROOT}layers.{layer}.mlp.experts.{expert}.up_proj.weight" for layer in (0, 1) for expert in (0, 2)
-    ]
+    gone = [f"{ROOT}layers.{layer}.mlp.experts.{expert}.up_proj.weight" for layer in (0, 1) for expert in (0, 2)]
     edit_header(plain / "model.safetensors", lambda header: [header.pop(name) for name in gone])
     expect(plain, "4 tensors are missing", "layers.{0-1}.mlp.experts.{0,2}.up_proj.weight")
 

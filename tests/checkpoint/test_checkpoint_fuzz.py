@@ -121,9 +121,7 @@ def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
         elif kind == 1:
             data[at : at + span] = rng.randbytes(span)
         elif kind == 2:
-            data[at:at] = rng.choice(
-                (b"[", b"{", b'"', b",", b"0", b"-", b"9" * 30, b"\\u0000", rng.randbytes(span))
-            )
+            data[at:at] = rng.choice((b"[", b"{", b'"', b",", b"0", b"-", b"9" * 30, b"\\u0000", rng.randbytes(span)))
         elif kind == 3:
             del data[at : at + span]
         elif kind == 4:
@@ -161,13 +159,9 @@ def mutate_json(content: dict[str, Any], rng: random.Random) -> None:
         elif kind == 2:
             place[key], place[other] = place[other], place[key]
         elif kind == 3 and isinstance(place[key], int):
-            place[key] = (
-                place[key] + rng.choice((-1, 1, 8, -8, 2**20)) if rng.randrange(2) else place[key] * 2
-            )
+            place[key] = place[key] + rng.choice((-1, 1, 8, -8, 2**20)) if rng.randrange(2) else place[key] * 2
         elif kind == 4 and isinstance(place, dict):
-            renamed = rng.choice(
-                (f"{key}x", key.replace("layers.0", "layers.1"), key[1:], "é" + key, key.upper())
-            )
+            renamed = rng.choice((f"{key}x", key.replace("layers.0", "layers.1"), key[1:], "é" + key, key.upper()))
             place[renamed] = place.pop(key)
         else:
             place[key] = json.loads(json.dumps(place[other]))

@@ -33,9 +33,7 @@ def test_prefixes(raw: str, prefix: str, name: str) -> None:
     assert not is_skipped(raw)
 
 
-@pytest.mark.parametrize(
-    "raw", ["", "weight", "model.normal.weight", "transformer.layers.0.x", "model.model.x"]
-)
+@pytest.mark.parametrize("raw", ["", "weight", "model.normal.weight", "transformer.layers.0.x", "model.model.x"])
 def test_other_names(raw: str) -> None:
     assert split_prefix(raw) is None
     assert not is_skipped(raw)
@@ -63,6 +61,4 @@ def test_names_in_short() -> None:
     assert summarise(["model.layers.3.norm"]) == "model.layers.3.norm"
     assert summarise(f"layers.{i}.a" for i in (0, 1, 2, 5, 7, 8)) == "layers.{0-2,5,7-8}.a"
     experts = [f"layers.{i}.mlp.experts.{e}.up.weight" for i in (4, 5) for e in (1, 3)]
-    assert (
-        summarise([*experts, "lm_head.weight"]) == "layers.{4-5}.mlp.experts.{1,3}.up.weight, lm_head.weight"
-    )
+    assert summarise([*experts, "lm_head.weight"]) == "layers.{4-5}.mlp.experts.{1,3}.up.weight, lm_head.weight"

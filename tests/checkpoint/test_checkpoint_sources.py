@@ -76,9 +76,7 @@ def fetch(name: str, home: Path, progress: str = "hidden", **environment: str) -
 def test_a_path_is_returned_as_it_is(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_source(model) == model
     assert resolve_source(str(model)) == model
-    assert (
-        resolve_source(model / "model-00001-of-00002.safetensors").name == "model-00001-of-00002.safetensors"
-    )
+    assert resolve_source(model / "model-00001-of-00002.safetensors").name == "model-00001-of-00002.safetensors"
     monkeypatch.setenv("HOME", str(model.parent))
     assert resolve_source("~/model") == model
 

@@ -100,9 +100,7 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path).text_bytes > 130 << 20
 
 
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = with_layers(synthetic.REAL_CONFIG, 4)
     text_config(small).update(vocab_size=131, hidden_size=128, num_experts=3, num_experts_per_tok=2)
     monkeypatch.setattr(synthetic, "REAL_CONFIG", small)

@@ -142,9 +142,7 @@ def parse_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
         num_experts=fields.integer("num_experts", high=_MAX_EXPERTS),
         num_experts_per_tok=fields.integer("num_experts_per_tok", high=_MAX_EXPERTS),
         moe_intermediate_size=fields.integer("moe_intermediate_size", high=_MAX_DIMENSION),
-        shared_expert_intermediate_size=fields.integer(
-            "shared_expert_intermediate_size", high=_MAX_DIMENSION
-        ),
+        shared_expert_intermediate_size=fields.integer("shared_expert_intermediate_size", high=_MAX_DIMENSION),
         norm_topk_prob=fields.boolean("norm_topk_prob", default=True),
         rms_norm_eps=fields.number("rms_norm_eps", low=1e-30, high=1.0, default=1e-6),
     )
@@ -226,8 +224,7 @@ def _layer_types(fields: ConfigFields) -> tuple[LayerType, ...]:
         count = fields.integer("num_hidden_layers", high=high)
         interval = fields.integer("full_attention_interval", high=1 << 31, default=4)
         return tuple(
-            LayerType.linear_attention if (layer + 1) % interval else LayerType.full_attention
-            for layer in range(count)
+            LayerType.linear_attention if (layer + 1) % interval else LayerType.full_attention for layer in range(count)
         )
     count = fields.integer("num_hidden_layers", high=high, default=len(names))
     if len(names) != count:
@@ -261,8 +258,7 @@ def _check_dimensions(config: ModelConfig, fields: ConfigFields) -> None:
     if config.num_attention_heads % config.num_key_value_heads:
         fields.fail(
             "num_attention_heads",
-            f"({config.num_attention_heads}) must be a multiple of num_key_value_heads "
-            f"({config.num_key_value_heads})",
+            f"({config.num_attention_heads}) must be a multiple of num_key_value_heads ({config.num_key_value_heads})",
         )
     if config.linear_num_value_heads % config.linear_num_key_heads:
         fields.fail(

@@ -123,9 +123,7 @@ def _unindexed(directory: Path) -> tuple[Path, ...]:
             continue
         stem, number, total = match.groups()
         if int(total) > 10_000 or int(number) > int(total):
-            raise CheckpointError(
-                f"{show(directory / name)}: its number exceeds that of its shards; rename it"
-            )
+            raise CheckpointError(f"{show(directory / name)}: its number exceeds that of its shards; rename it")
         siblings = (f"{stem}-{i:0{len(number)}d}-of-{total}.safetensors" for i in range(1, int(total) + 1))
         missing.update(siblings)
     missing.difference_update(names)

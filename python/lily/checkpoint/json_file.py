@@ -36,7 +36,7 @@ def read_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[s
         )
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            data = file.read(size)
     except OSError as error:
         raise error_type(f"{show(path)}: cannot be read ({reason(error)}); check its permissions") from error
     return parse_json_object(data, str(path), error_type)
@@ -72,9 +72,7 @@ def parse_json_object(data: bytes, where: str, error_type: ErrorType) -> dict[st
         return value
 
     try:
-        parsed = json.loads(
-            data.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant, parse_float=finite
-        )
+        parsed = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
     except error_type:
         raise
     except UnicodeDecodeError as error:

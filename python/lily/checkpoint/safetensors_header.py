@@ -81,9 +81,7 @@ def read_header(path: Path) -> SafetensorsFile:
 def _header_bytes(start: bytes, file_size: int, path: Path) -> int:
     """Length of the header from the first 9 bytes: a 64-bit little-endian length and an opening brace."""
     if len(start) < 9:
-        raise CheckpointError(
-            f"{show(path)}: {file_size} bytes are too short for a safetensors file; {_REMEDY}"
-        )
+        raise CheckpointError(f"{show(path)}: {file_size} bytes are too short for a safetensors file; {_REMEDY}")
     length = int.from_bytes(start[:8], "little")
     if length > file_size - 8:
         raise CheckpointError(
@@ -121,9 +119,7 @@ def _entry(name: str, value: Any, path: Path, begin: int, file_size: int) -> Ten
     if first > last:
         raise fail(f"its data_offsets [{show(first)}, {show(last)}] are reversed")
     if begin + last > file_size:
-        raise fail(
-            f"its data ends at byte {show(begin + last)}, beyond the end of the file ({file_size} bytes)"
-        )
+        raise fail(f"its data ends at byte {show(begin + last)}, beyond the end of the file ({file_size} bytes)")
     elements = math.prod(shape)
     if elements > _MAX_ELEMENTS:
         raise fail("its shape has more than 2^40 elements")

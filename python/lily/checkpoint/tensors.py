@@ -78,9 +78,7 @@ def _check_index(files: CheckpointFiles, by_name: dict[str, TensorEntry]) -> Non
         if entry is None or entry.path != files.directory / file_name:
             wrong.setdefault(file_name, []).append(show(raw))
     if wrong:
-        details = "; ".join(
-            f"{show(name)} lacks {summarise(tensors)}" for name, tensors in sorted(wrong.items())
-        )
+        details = "; ".join(f"{show(name)} lacks {summarise(tensors)}" for name, tensors in sorted(wrong.items()))
         raise CheckpointError(
             f"{show(files.index)}: does not match its files: {details}; "
             "take the index and all shards from the same source"

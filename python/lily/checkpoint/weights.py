@@ -53,9 +53,7 @@ class _Block:
 class WeightResolver:
     """Builds the CheckpointSource of one checkpoint; used once."""
 
-    def __init__(
-        self, table: TensorTable, config: ModelConfig, quantization: Quantization, tied: bool
-    ) -> None:
+    def __init__(self, table: TensorTable, config: ModelConfig, quantization: Quantization, tied: bool) -> None:
         self._table = table
         self._config = config
         self._quantization = quantization
@@ -114,9 +112,7 @@ class WeightResolver:
             self._linear_attention(f"{name}.linear_attn")
         else:
             self._full_attention(f"{name}.self_attn", add)
-        self._vector(
-            f"{name}.post_attention_layernorm", f"{name}.post_attention_layernorm.weight", hidden, add
-        )
+        self._vector(f"{name}.post_attention_layernorm", f"{name}.post_attention_layernorm.weight", hidden, add)
         self._feed_forward(f"{name}.mlp")
 
     def _linear_attention(self, name: str) -> None:
@@ -213,9 +209,7 @@ class WeightResolver:
     ) -> None:
         kind = blocks[0]
         parts = tuple(block.part(self._files, piece, pieces) for block in blocks)
-        self._matrices.append(
-            MatrixSource(name, kind.format, kind.element_type, kind.group_size, rows, columns, parts)
-        )
+        self._matrices.append(MatrixSource(name, kind.format, kind.element_type, kind.group_size, rows, columns, parts))
 
     def _block(
         self, module: str, rows: int, columns: int, count: int | None = None, *, bare: bool = False
@@ -248,9 +242,7 @@ class WeightResolver:
         bits = 4 if format is MatrixFormat.affine4 else 8
         self._check(weight, ("U32",), (*lead, rows, columns * bits // 32), note=f" ({bits} bits)")
         for tensor in (scales, biases):
-            self._check(
-                tensor, _FLOATS, (*lead, rows, columns // group_size), note=f" (groups of {group_size})"
-            )
+            self._check(tensor, _FLOATS, (*lead, rows, columns // group_size), note=f" (groups of {group_size})")
         if scales.dtype != biases.dtype:
             self._mismatch(biases, f"has another type than its scales ({show(scales.dtype)})")
         return _Block(format, _ELEMENT_TYPES[scales.dtype], group_size, count or 1, (weight, scales, biases))
@@ -275,9 +267,7 @@ class WeightResolver:
         self._used.add(key)
         return entry
 
-    def _check(
-        self, tensor: TensorEntry, types: tuple[str, ...], *shapes: tuple[int, ...], note: str = ""
-    ) -> None:
+    def _check(self, tensor: TensorEntry, types: tuple[str, ...], *shapes: tuple[int, ...], note: str = "") -> None:
         """Check type and shape; `note` says what beside the dimensions implies them."""
         if tensor.dtype in types and tensor.shape in shapes:
             return
@@ -342,6 +332,4 @@ class WeightResolver:
 def text_bytes(source: CheckpointSource, tied: bool) -> int:
     """Bytes of all tensors of the text model; a tied head is not counted again."""
     matrices = (matrix for matrix in source.matrices if not (tied and matrix.name == "lm_head"))
-    return sum(matrix.total_bytes for matrix in matrices) + sum(
-        vector.total_bytes for vector in source.vectors
-    )
+    return sum(matrix.total_bytes for matrix in matrices) + sum(vector.total_bytes for vector in source.vectors)
