@@ -43,9 +43,7 @@ def chat(
         bool | None,
         typer.Option("--show-thinking/--hide-thinking", help="Print the thinking (default: on a terminal)."),
     ] = None,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="Most tokens of an answer, thinking included.")
-    ] = 32768,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer, thinking included.")] = 32768,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,

@@ -44,13 +44,15 @@ _PARTS = (
   lily info ./Qwen3.6-35B-A3B-4bit --json
 """)
 def info(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="Checkpoint, as for lily chat.")],
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Checkpoint, as for lily chat.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens to plan the memory for.")] = None,
     threads: options.Threads = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
     """Show a checkpoint's architecture, quantization and memory, without loading it."""
+    if path is None:
+        raise typer.BadParameter("give the PATH of a checkpoint")
     checkpoint = read_checkpoint(resolve_source(path))
     length = min(DEFAULT_CONTEXT, checkpoint.config.max_position_embeddings) if context is None else context
     report = _report(checkpoint, plan(checkpoint, length, threads=threads).to_dict())
@@ -151,11 +153,7 @@ def _print(report: dict[str, Any]) -> None:
     console.print(_table("Bytes", parts))
     memory = report["plan"]
     counts = ("context", "prefill_chunk", "threads")
-    rows = [
-        (name.replace("_", " "), f"{size:,}", _size(size))
-        for name, size in memory.items()
-        if name not in counts
-    ]
+    rows = [(name.replace("_", " "), f"{size:,}", _size(size)) for name, size in memory.items() if name not in counts]
     console.print(_table(f"Memory at a context of {memory['context']:,} tokens", rows))
 
 

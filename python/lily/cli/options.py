@@ -14,17 +14,11 @@ __all__ = ["DEFAULT_MODEL", "SamplingOptions"]
 
 DEFAULT_MODEL = "lily-tiny"
 
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Directory, .safetensors file, bundled name or Hub id.")
-]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Directory, .safetensors file, bundled name or Hub id.")]
 Temperature = Annotated[float | None, typer.Option(min=0.0, help="Randomness; 0 is greedy.")]
 TopK = Annotated[int | None, typer.Option(min=0, help="Choose among the K most likely tokens; 0: all.")]
-TopP = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Choose within this share of probability.")
-]
-MinP = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Least probability, relative to the best.")
-]
+TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Choose within this share of probability.")]
+MinP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Least probability, relative to the best.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the most likely token.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random choices.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the CPU backend.")]

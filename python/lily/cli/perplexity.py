@@ -35,9 +35,7 @@ def perplexity(
     first: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="As for lily chat; the FILE if it is alone.")
     ] = None,
-    second: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="UTF-8 text; - is standard input.")
-    ] = None,
+    second: Annotated[str | None, typer.Argument(metavar="FILE", help="UTF-8 text; - is standard input.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after this many scored tokens.")] = None,
     threads: options.Threads = None,
     context: options.Context = None,
@@ -76,9 +74,7 @@ def perplexity(
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
-    sys.stdout.write(
-        f"perplexity {result['perplexity']:.4f} over {tokens} tokens, {len(batches)} documents\n"
-    )
+    sys.stdout.write(f"perplexity {result['perplexity']:.4f} over {tokens} tokens, {len(batches)} documents\n")
     remark(f"{result['seconds']} s, {result['tokens_per_second']} tok/s")
 
 
@@ -88,9 +84,7 @@ def _read(file: str) -> str:
     except OSError as error:
         raise InvalidArgumentError(f"{file}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"{file}: not UTF-8 text ({error.reason} at byte {error.start})"
-        ) from error
+        raise InvalidArgumentError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def _limited(documents: list[list[int]], max_tokens: int | None) -> Iterator[list[int]]:
