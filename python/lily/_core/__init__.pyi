@@ -1,0 +1,283 @@
+"""Native core of Lily; use the classes of the package lily instead."""
+
+from collections.abc import Sequence
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+from lily._core import kernels as kernels
+
+
+class LayerType(enum.Enum):
+    linear_attention = 0
+
+    full_attention = 1
+
+class ModelConfig:
+    """Dimensions of a qwen3_5_moe text model."""
+
+    def __init__(self) -> None: ...
+
+    def validate(self) -> None: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @hidden_size.setter
+    def hidden_size(self, arg: int, /) -> None: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @vocab_size.setter
+    def vocab_size(self, arg: int, /) -> None: ...
+
+    @property
+    def max_position_embeddings(self) -> int: ...
+
+    @max_position_embeddings.setter
+    def max_position_embeddings(self, arg: int, /) -> None: ...
+
+    @property
+    def layer_types(self) -> list[LayerType]: ...
+
+    @layer_types.setter
+    def layer_types(self, arg: Sequence[LayerType], /) -> None: ...
+
+    @property
+    def num_attention_heads(self) -> int: ...
+
+    @num_attention_heads.setter
+    def num_attention_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def num_key_value_heads(self) -> int: ...
+
+    @num_key_value_heads.setter
+    def num_key_value_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @head_dim.setter
+    def head_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def rotary_dim(self) -> int: ...
+
+    @rotary_dim.setter
+    def rotary_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def rope_theta(self) -> float: ...
+
+    @rope_theta.setter
+    def rope_theta(self, arg: float, /) -> None: ...
+
+    @property
+    def linear_num_key_heads(self) -> int: ...
+
+    @linear_num_key_heads.setter
+    def linear_num_key_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def linear_num_value_heads(self) -> int: ...
+
+    @linear_num_value_heads.setter
+    def linear_num_value_heads(self, arg: int, /) -> None: ...
+
+    @property
+    def linear_key_head_dim(self) -> int: ...
+
+    @linear_key_head_dim.setter
+    def linear_key_head_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def linear_value_head_dim(self) -> int: ...
+
+    @linear_value_head_dim.setter
+    def linear_value_head_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def linear_conv_kernel_dim(self) -> int: ...
+
+    @linear_conv_kernel_dim.setter
+    def linear_conv_kernel_dim(self, arg: int, /) -> None: ...
+
+    @property
+    def num_experts(self) -> int: ...
+
+    @num_experts.setter
+    def num_experts(self, arg: int, /) -> None: ...
+
+    @property
+    def num_experts_per_tok(self) -> int: ...
+
+    @num_experts_per_tok.setter
+    def num_experts_per_tok(self, arg: int, /) -> None: ...
+
+    @property
+    def moe_intermediate_size(self) -> int: ...
+
+    @moe_intermediate_size.setter
+    def moe_intermediate_size(self, arg: int, /) -> None: ...
+
+    @property
+    def shared_expert_intermediate_size(self) -> int: ...
+
+    @shared_expert_intermediate_size.setter
+    def shared_expert_intermediate_size(self, arg: int, /) -> None: ...
+
+    @property
+    def norm_topk_prob(self) -> bool: ...
+
+    @norm_topk_prob.setter
+    def norm_topk_prob(self, arg: bool, /) -> None: ...
+
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+    @rms_norm_eps.setter
+    def rms_norm_eps(self, arg: float, /) -> None: ...
+
+class ElementType(enum.Enum):
+    bfloat16 = 0
+
+    float16 = 1
+
+    float32 = 2
+
+class MatrixFormat(enum.Enum):
+    affine4 = 0
+
+    affine8 = 1
+
+    plain = 2
+
+class TensorSlice:
+    """Bytes of a tensor inside a file."""
+
+    def __init__(self, file: int, offset: int, stride: int) -> None: ...
+
+class MatrixPart:
+    """Consecutive matrices of the same shape."""
+
+    def __init__(self, count: int, weight: TensorSlice, scales: TensorSlice, biases: TensorSlice) -> None: ...
+
+class MatrixSource:
+    """Where a weight matrix lies, and its format."""
+
+    def __init__(self, name: str, format: MatrixFormat, element_type: ElementType, group_size: int, rows: int, columns: int, parts: Sequence[MatrixPart]) -> None: ...
+
+class VectorSource:
+    """Where a small tensor lies."""
+
+    def __init__(self, name: str, element_type: ElementType, file: int, offset: int, size: int, add: float) -> None: ...
+
+class CheckpointSource:
+    """Files of a checkpoint and every weight in them."""
+
+    def __init__(self, files: Sequence[str], file_sizes: Sequence[int], matrices: Sequence[MatrixSource], vectors: Sequence[VectorSource]) -> None: ...
+
+class Sampling:
+    """Sampling parameters; see lily.Sampling."""
+
+    def __init__(self, temperature: float, top_k: int, top_p: float, min_p: float) -> None: ...
+
+    def validate(self) -> None: ...
+
+class Sampler:
+    """Chooses tokens from logits."""
+
+    def __init__(self) -> None: ...
+
+    def sample(self, logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], sampling: Sampling, seed: int, position: int) -> int: ...
+
+def uniform_at(seed: int, position: int) -> float: ...
+
+class EngineOptions:
+    """Options of a loaded model; 0 and "" mean the default."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @backend.setter
+    def backend(self, arg: str, /) -> None: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    @threads.setter
+    def threads(self, arg: int, /) -> None: ...
+
+    @property
+    def prefill_chunk(self) -> int: ...
+
+    @prefill_chunk.setter
+    def prefill_chunk(self, arg: int, /) -> None: ...
+
+    @property
+    def max_context(self) -> int: ...
+
+    @max_context.setter
+    def max_context(self, arg: int, /) -> None: ...
+
+    @property
+    def cpu_isa(self) -> str: ...
+
+    @cpu_isa.setter
+    def cpu_isa(self, arg: str, /) -> None: ...
+
+    @property
+    def kv_cache_type(self) -> str: ...
+
+    @kv_cache_type.setter
+    def kv_cache_type(self, arg: str, /) -> None: ...
+
+class Model:
+    """A mapped checkpoint and the backend that runs it."""
+
+    def __init__(self, config: ModelConfig, source: CheckpointSource, options: EngineOptions) -> None: ...
+
+    @property
+    def options(self) -> EngineOptions: ...
+
+def available_isas() -> list[str]: ...
+
+def physical_core_count() -> int: ...
+
+class Session:
+    """One sequence of a model; see lily.Session."""
+
+    def __init__(self, model: Model) -> None: ...
+
+    def prefill(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None) -> None: ...
+
+    def decode(self, token: int) -> None: ...
+
+    def sample(self, sampling: Sampling, seed: int, candidates: int) -> int: ...
+
+    def score(self, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], progress: object | None) -> tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]]: ...
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    @property
+    def logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), writable=False)] | None: ...
