@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lily._version import DISTRIBUTION
 from lily.checkpoint.json_file import show
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
 
-DISTRIBUTION = "lily-engine"  # name of the package to install
 BUNDLED_MODELS = ("lily-tiny",)
 HUB_PATTERNS = (
     "*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "merges.txt", "vocab.txt"
