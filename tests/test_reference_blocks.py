@@ -136,12 +136,14 @@ def test_moe_as_a_sum_over_all_experts(renormalize: bool, random: np.random.Gene
     config = parse_config({**shape.text_config(), "norm_topk_prob": renormalize})
     weights = {name: array.astype(np.float64) for name, array in random_tensors(shape, 3).items()}
     x, prefix = random.normal(size=(11, shape.hidden)), "layers.1.mlp"
-    output = blocks.mixture_of_experts(x, weights, prefix, config)
+    output, margins = blocks.mixture_of_experts(x, weights, prefix, config)
     names = ("gate_proj", "up_proj", "down_proj")
-    for row, given in zip(x, output, strict=True):
+    for row, given, margin in zip(x, output, margins, strict=True):
         p = np.exp(weights[f"{prefix}.gate"] @ row)
         p /= p.sum()
-        best = sorted(range(len(p)), key=lambda e: -p[e])[: config.num_experts_per_tok]
+        order = sorted(range(len(p)), key=lambda e: -p[e])
+        best = order[: config.num_experts_per_tok]
+        assert margin == pytest.approx(1 - p[order[len(best)]] / p[best[-1]])
         total = sum(p[best]) if renormalize else 1.0
         expected = np.zeros(shape.hidden)
         for e in best:

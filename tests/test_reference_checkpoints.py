@@ -68,9 +68,7 @@ def test_overrides_under_any_prefix(prefix: str, tmp_path: Path) -> None:
     write_affine(tmp_path / "b", shape, 13)
     path = tmp_path / "b" / "config.json"
     config = json.loads(path.read_text())
-    renamed = {
-        name.replace("language_model.model.", prefix): value for name, value in config["quantization"].items()
-    }
+    renamed = {name.replace("language_model.model.", prefix): value for name, value in config["quantization"].items()}
     del renamed["mode"]
     del config["quantization"]
     config["quantization_config"] = renamed

@@ -14,6 +14,7 @@ import reference
 from golden.make_golden import Golden, load
 from oracles import heldout
 from oracles.compare import agreement, relative_logit_error
+from oracles.inputs import decided_ids, random_tokens
 from oracles.random_models import (
     AFFINE_SHAPES,
     PLAIN_SHAPES,
@@ -32,25 +33,18 @@ FEW_LENGTHS = (1, 7, 130)  # where a variant differs from another one in its sto
 DECODED = 5
 
 
-def check_directory(
-    directory: Path, vocab: int, seed: int, lengths: tuple[int, ...] = PROMPT_LENGTHS
-) -> None:
-    """Prompts of every length, then some decoded tokens: logits; and the choices at every position."""
+def check_logits(directory: Path, vocab: int, seed: int, lengths: tuple[int, ...] = PROMPT_LENGTHS) -> None:
+    """Logits after prompts of every length, and after some tokens decoded behind each."""
     random = np.random.default_rng(seed)
     expected_model = reference.load(directory)
-    chosen, expected_chosen = [], []
     with lily_model(directory) as model:
         for length in lengths:
-            ids = random.integers(0, vocab, length + DECODED)
+            ids = decided_ids(expected_model, random_tokens(vocab, random), length + DECODED)
             expected = expected_model.forward(ids)
             logits = logits_after(model, ids[:length], ids[length:])
             assert logits.dtype == np.float32 and logits.shape == (DECODED + 1, vocab)
             error = relative_logit_error(logits, expected[length - 1 :])
             assert error <= LOGIT_ERROR, f"{length} tokens: relative logit error {error:.2e}"
-            chosen.append(score(model, ids)[1])
-            expected_chosen.append(expected[:-1].argmax(-1))
-    share = agreement(np.concatenate(chosen), np.concatenate(expected_chosen))
-    assert share >= TOP1_AGREEMENT, f"top-1 agreement {share:.3%}"
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
@@ -58,7 +52,7 @@ def check_directory(
 def test_random_plain_models(shape: Shape, dtype: str, tmp_path: Path) -> None:
     fused = dtype != "F16"
     write_plain_random(tmp_path, shape, 31, fused, dtype)
-    check_directory(tmp_path, shape.vocab, 32, PROMPT_LENGTHS if dtype == "BF16" else FEW_LENGTHS)
+    check_logits(tmp_path, shape.vocab, 32, PROMPT_LENGTHS if dtype == "BF16" else FEW_LENGTHS)
 
 
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 64), (8, 64), (4, 32), (8, 32)])
@@ -66,7 +60,7 @@ def test_random_plain_models(shape: Shape, dtype: str, tmp_path: Path) -> None:
 def test_random_affine_models(shape: Shape, bits: int, group_size: int, tmp_path: Path) -> None:
     dtype = "F16" if group_size == 32 else "BF16"
     write_affine(tmp_path, shape, 33, group_size, bits, dtype)
-    check_directory(tmp_path, shape.vocab, 34, PROMPT_LENGTHS if group_size == 64 else FEW_LENGTHS)
+    check_logits(tmp_path, shape.vocab, 34, PROMPT_LENGTHS if group_size == 64 else FEW_LENGTHS)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -82,7 +76,25 @@ def test_groups_of_128(bits: int, tmp_path: Path) -> None:
         intermediate=(128, 256),
     )
     write_affine(tmp_path, shape, 35, 128, bits)
-    check_directory(tmp_path, shape.vocab, 36)
+    check_logits(tmp_path, shape.vocab, 36)
+
+
+def test_choices_of_random_models(tmp_path: Path) -> None:
+    """Any tokens, routing ties included: all positions of all models together."""
+    random = np.random.default_rng(39)
+    chosen, expected_chosen = [], []
+    for shape in PLAIN_SHAPES + AFFINE_SHAPES:
+        directory = tmp_path / shape.name
+        if shape in AFFINE_SHAPES:
+            write_affine(directory, shape, 40)
+        else:
+            write_plain_random(directory, shape, 40)
+        ids = random.integers(0, shape.vocab, 300)
+        with lily_model(directory) as model:
+            chosen.append(score(model, ids)[1])
+        expected_chosen.append(reference.load(directory).score(ids)[1])
+    share = agreement(np.concatenate(chosen), np.concatenate(expected_chosen))
+    assert share >= TOP1_AGREEMENT, f"top-1 agreement {share:.3%}"
 
 
 def test_random_scores_are_log_probabilities(tmp_path: Path) -> None:
@@ -97,8 +109,9 @@ def test_random_scores_are_log_probabilities(tmp_path: Path) -> None:
 
 
 def test_lily_tiny_logits() -> None:
-    ids = lily_tiny.document_ids()[0][:220]
-    expected = reference.load(lily_tiny.CHECKPOINT).forward(ids)
+    expected_model = reference.load(lily_tiny.CHECKPOINT)
+    ids = decided_ids(expected_model, lily_tiny.document_ids()[0], 220)
+    expected = expected_model.forward(ids)
     with lily_model(lily_tiny.CHECKPOINT) as model:
         for length in (1, 2, 63, 130, 200):
             following = ids[length : length + 20]
@@ -113,8 +126,9 @@ def test_lily_tiny_as_bfloat16(tmp_path: Path) -> None:
     weights = reference.load_weights(lily_tiny.CHECKPOINT, config, np.float32)
     text = json.loads((lily_tiny.CHECKPOINT / "config.json").read_text())["text_config"]
     write_plain(tmp_path, weights, text)
-    ids = lily_tiny.document_ids()[1][:300]
-    expected = reference.load(tmp_path).forward(ids)
+    expected_model = reference.load(tmp_path)
+    ids = decided_ids(expected_model, lily_tiny.document_ids()[1], 300)
+    expected = expected_model.forward(ids)
     with lily_model(tmp_path) as model:
         for length in (1, 100, 290):
             logits = logits_after(model, ids[:length], ids[length : length + 10])

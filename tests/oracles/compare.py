@@ -61,7 +61,5 @@ def distance(
         perplexity=value,
         perplexity_change=value / perplexity(expected_log_probabilities) - 1,
         top1_agreement=agreement(chosen, expected_chosen),
-        log_probability_error=float(
-            np.abs(log_probabilities - expected_log_probabilities).mean(dtype=np.float64)
-        ),
+        log_probability_error=float(np.abs(log_probabilities - expected_log_probabilities).mean(dtype=np.float64)),
     )

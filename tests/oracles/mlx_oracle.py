@@ -36,6 +36,4 @@ def score(model: nn.Module, ids: Sequence[int]) -> tuple[NDArray[np.float64], ND
     logits = all_logits(model, ids)[:-1].astype(np.float64)
     peak = logits.max(-1)
     normalizer = peak + np.log(np.exp(logits - peak[:, None]).sum(-1))
-    return logits[np.arange(len(logits)), np.asarray(ids[1:])] - normalizer, logits.argmax(-1).astype(
-        np.int32
-    )
+    return logits[np.arange(len(logits)), np.asarray(ids[1:])] - normalizer, logits.argmax(-1).astype(np.int32)

@@ -72,9 +72,7 @@ class Shape:
 
 # Every size that can be odd is odd somewhere; the last two have a single kind of layer.
 PLAIN_SHAPES = (
-    Shape(
-        "three_heads", 72, 131, (LINEAR, LINEAR, LINEAR, FULL), (3, 1, 32), (3, 6, 16, 24), (7, 3), (40, 24)
-    ),
+    Shape("three_heads", 72, 131, (LINEAR, LINEAR, LINEAR, FULL), (3, 1, 32), (3, 6, 16, 24), (7, 3), (40, 24)),
     Shape(
         "all_experts",
         60,
@@ -174,9 +172,7 @@ def random_tensor(name: str, shape: tuple[int, ...], random: np.random.Generator
     elif "norm" in kind:
         values = random.normal(1.0, 0.2, shape)
     elif kind == "embed_tokens":
-        values = random.normal(
-            0.0, 0.1, shape
-        )  # small, so that the layers decide, also when the head is tied
+        values = random.normal(0.0, 1.0, shape)
     else:
         gain = 2.0 if kind in ("lm_head", "gate") else 1.0
         values = random.normal(0.0, gain / np.sqrt(shape[-1]), shape)
@@ -186,7 +182,23 @@ def random_tensor(name: str, shape: tuple[int, ...], random: np.random.Generator
 def random_tensors(shape: Shape, seed: int) -> dict[str, NDArray[np.float32]]:
     """Random float32 tensors under canonical names; norm weights multiply as they are."""
     random = np.random.default_rng(seed)
-    return {name: random_tensor(name, size, random) for name, size in module_shapes(shape)}
+    tensors = {name: random_tensor(name, size, random) for name, size in module_shapes(shape)}
+    key_dim = shape.linear[0] * shape.linear[2]
+    for name, values in tensors.items():
+        if name.endswith(("in_proj_qkv", "conv1d")):
+            resemble(values[:key_dim], values[key_dim : 2 * key_dim])
+    return tensors
+
+
+def resemble(queries: Any, keys: Any) -> None:
+    """Turns random keys, in place, into ones whose products with the queries are not small by cancellation.
+
+    The first outputs of a Gated DeltaNet head are such products, normalized: with independent queries and keys a
+    random model would be far worse conditioned than a trained one. So made, float32 arithmetic errs by 1e-6 of the
+    largest logit, as it does on lily-tiny. Works on NumPy arrays and on torch tensors.
+    """
+    keys *= 0.5
+    keys += 0.85 * queries
 
 
 def quantize(
@@ -309,8 +321,6 @@ def write_plain(
     write_directory(directory, tensors, text)
 
 
-def write_plain_random(
-    directory: Path, shape: Shape, seed: int, fused: bool = True, dtype: str = "BF16"
-) -> None:
+def write_plain_random(directory: Path, shape: Shape, seed: int, fused: bool = True, dtype: str = "BF16") -> None:
     """A random checkpoint in the vendor's layout."""
     write_plain(directory, random_tensors(shape, seed), shape.text_config(), fused, dtype)

@@ -15,6 +15,7 @@ import reference
 from golden.make_golden import load
 from oracles import mlx_oracle
 from oracles.compare import agreement, relative_logit_error
+from oracles.inputs import decided_ids
 from oracles.under_test import lily_model, logits_after, score
 
 REFERENCE_ERROR = 1e-4
@@ -42,7 +43,7 @@ def test_reference(single: Any) -> None:
 
 
 def test_lily(single: Any) -> None:
-    ids = lily_tiny.document_ids()[6][:200]
+    ids = decided_ids(reference.load(lily_tiny.CHECKPOINT), lily_tiny.document_ids()[6], 200)
     expected = mlx_oracle.all_logits(single, ids)
     with lily_model(lily_tiny.CHECKPOINT) as model:
         for length in (1, 64, 190):

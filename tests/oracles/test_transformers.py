@@ -17,6 +17,7 @@ import lily_tiny  # noqa: E402
 import reference  # noqa: E402
 from oracles import transformers_oracle  # noqa: E402
 from oracles.compare import agreement, relative_logit_error  # noqa: E402
+from oracles.inputs import decided_ids, random_tokens  # noqa: E402
 from oracles.random_models import AFFINE_SHAPES, PLAIN_SHAPES, Shape  # noqa: E402
 from oracles.under_test import lily_model, logits_after, score  # noqa: E402
 
@@ -65,17 +66,28 @@ def test_reference_on_random_models(saved: tuple[Shape, Path]) -> None:
 def test_lily_on_random_models(saved: tuple[Shape, Path]) -> None:
     shape, directory = saved
     random = np.random.default_rng(43)
-    oracle = transformers_oracle.load_saved(directory)
-    chosen, expected_chosen = [], []
+    oracle, judge = transformers_oracle.load_saved(directory), reference.load(directory)
     with lily_model(directory) as model:
         for length in PROMPT_LENGTHS:
-            ids = random.integers(0, shape.vocab, length + DECODED)
+            ids = decided_ids(judge, random_tokens(shape.vocab, random), length + DECODED)
             expected = transformers_oracle.all_logits(oracle, ids)
             logits = logits_after(model, ids[:length], ids[length:])
             error = relative_logit_error(logits, expected[length - 1 :])
             assert error <= LOGIT_ERROR, f"{length} tokens: relative logit error {error:.2e}"
+
+
+def test_lilys_choices_on_random_models(tmp_path: Path) -> None:
+    """Any tokens, routing ties included: all positions of all models together."""
+    random = np.random.default_rng(44)
+    chosen, expected_chosen = [], []
+    for shape in ALL_SHAPES:
+        directory = tmp_path / shape.name
+        transformers_oracle.save_random(directory, shape, seed=45)
+        ids = random.integers(0, shape.vocab, 200)
+        with lily_model(directory) as model:
             chosen.append(score(model, ids)[1])
-            expected_chosen.append(expected[:-1].argmax(-1))
+        logits = transformers_oracle.all_logits(transformers_oracle.load_saved(directory), ids)
+        expected_chosen.append(logits[:-1].argmax(-1))
     share = agreement(np.concatenate(chosen), np.concatenate(expected_chosen))
     assert share >= TOP1_AGREEMENT, f"top-1 agreement {share:.3%}"
 
@@ -91,9 +103,10 @@ def test_reference_on_lily_tiny(dequantized: Any) -> None:
 
 def test_lily_on_lily_tiny(dequantized: Any) -> None:
     chosen, expected_chosen = [], []
+    judge = reference.load(lily_tiny.CHECKPOINT)
     with lily_model(lily_tiny.CHECKPOINT) as model:
-        for ids in lily_tiny.document_ids()[4:8]:
-            ids = ids[:260]
+        for document in lily_tiny.document_ids()[4:8]:
+            ids = decided_ids(judge, document, 260)
             expected = transformers_oracle.all_logits(dequantized, ids)
             logits = logits_after(model, ids[:250], ids[250:])
             error = relative_logit_error(logits, expected[249:])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import Qwen3_5MoeForCausalLM
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 
-from oracles.random_models import Shape
+from oracles.random_models import Shape, resemble
 from reference import load_weights, read_config
 
 
@@ -21,7 +21,7 @@ def text_config(values: dict[str, Any]) -> Qwen3_5MoeTextConfig:
     return Qwen3_5MoeTextConfig(**{name: value for name, value in values.items() if name != "model_type"})
 
 
-def randomize(model: torch.nn.Module, seed: int) -> None:
+def randomize(model: torch.nn.Module, key_dim: int, seed: int) -> None:
     """Replaces the timid default initialization: routing, gates and decays get something to do."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -35,26 +35,24 @@ def randomize(model: torch.nn.Module, seed: int) -> None:
                 noise = noise.mul(0.2)
             elif "conv1d" in name:
                 noise = noise.mul(0.5)
-            elif "embed_tokens" in name:
-                noise = noise.mul(0.1)  # small, so that the layers decide, also when the head is tied
-            elif parameter.ndim > 1:
+            elif parameter.ndim > 1 and "embed_tokens" not in name:
                 gain = 2.0 if name.endswith(("lm_head.weight", "mlp.gate.weight")) else 1.0
                 noise = noise.mul(gain / parameter.shape[-1] ** 0.5)
+            if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+                resemble(noise[:key_dim], noise[key_dim : 2 * key_dim])
             parameter.copy_(noise)
 
 
 def save_random(directory: Path, shape: Shape, seed: int) -> None:
     """Lets transformers itself write a random bfloat16 checkpoint."""
     model = Qwen3_5MoeForCausalLM(text_config(shape.text_config()))
-    randomize(model, seed)
+    randomize(model, shape.linear[0] * shape.linear[2], seed)
     model.to(torch.bfloat16).save_pretrained(directory)
 
 
 def load_saved(directory: Path) -> Qwen3_5MoeForCausalLM:
     """Loads a checkpoint through transformers, computing in float32."""
-    return Qwen3_5MoeForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, experts_implementation="eager"
-    ).eval()
+    return Qwen3_5MoeForCausalLM.from_pretrained(directory, dtype=torch.float32, experts_implementation="eager").eval()
 
 
 def load_dequantized(directory: Path, text: dict[str, Any]) -> Qwen3_5MoeForCausalLM:

@@ -156,19 +156,28 @@ def gated_mlp(x: NDArray, gate: NDArray, up: NDArray, down: NDArray) -> NDArray:
     return (silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
-def route(x: NDArray, gate: NDArray, config: ReferenceConfig) -> tuple[NDArray, NDArray]:
-    """The experts of each token and their weights, [T, k] each; the lower index wins a tie."""
+def route(x: NDArray, gate: NDArray, config: ReferenceConfig) -> tuple[NDArray, NDArray, NDArray]:
+    """The experts of each token and their weights, [T, k] each; the lower index wins a tie.
+
+    Also how clear the choice is, [T]: by which share the best rejected probability is below the last chosen one.
+    """
     probabilities = softmax(x @ gate.T)  # over all experts
-    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : config.num_experts_per_tok]
-    shares = np.take_along_axis(probabilities, chosen, -1)
+    order = np.argsort(-probabilities, axis=-1, kind="stable")
+    ordered = np.take_along_axis(probabilities, order, -1)
+    k = config.num_experts_per_tok
+    chosen, shares = order[:, :k], ordered[:, :k]
+    margin = 1 - ordered[:, k] / ordered[:, k - 1] if k < config.num_experts else np.ones(len(x))
     if config.norm_topk_prob:
         shares = shares / shares.sum(-1, keepdims=True)
-    return chosen, shares
+    return chosen, shares, margin
 
 
-def mixture_of_experts(x: NDArray, weights: Weights, prefix: str, config: ReferenceConfig) -> NDArray:
-    """x: [T, H]. The chosen experts, weighted, plus the shared expert times its sigmoid gate."""
-    chosen, shares = route(x, weights[f"{prefix}.gate"], config)
+def mixture_of_experts(x: NDArray, weights: Weights, prefix: str, config: ReferenceConfig) -> tuple[NDArray, NDArray]:
+    """x: [T, H]. The chosen experts, weighted, plus the shared expert times its sigmoid gate.
+
+    Returns the output and the margins of the routing, [T].
+    """
+    chosen, shares, margin = route(x, weights[f"{prefix}.gate"], config)
     output = np.zeros_like(x)
     names = ("gate_proj", "up_proj", "down_proj")
     for expert in np.unique(chosen):
@@ -176,7 +185,7 @@ def mixture_of_experts(x: NDArray, weights: Weights, prefix: str, config: Refere
         matrices = (weights[f"{prefix}.experts.{name}"][expert] for name in names)
         output[rows] += shares[rows, slots, None] * gated_mlp(x[rows], *matrices)
     shared = gated_mlp(x, *(weights[f"{prefix}.shared_expert.{name}"] for name in names))
-    return output + sigmoid(x @ weights[f"{prefix}.shared_expert_gate"].T) * shared
+    return output + sigmoid(x @ weights[f"{prefix}.shared_expert_gate"].T) * shared, margin
 
 
 def head(x: NDArray, weights: Weights, config: ReferenceConfig) -> NDArray:

@@ -20,10 +20,12 @@ class State:
 
     layers: list[tuple[NDArray, NDArray]] = field(default_factory=list)
     position: int = 0
+    # Of each token of the latest call: the smallest margin of the routing over the layers (see blocks.route).
+    margins: NDArray = field(default_factory=lambda: np.ones(0))
 
     def copy(self) -> State:
         """An independent copy (the blocks never write into arrays that they were given)."""
-        return State(list(self.layers), self.position)
+        return State(list(self.layers), self.position, self.margins)
 
 
 class ReferenceModel:
@@ -60,11 +62,14 @@ class ReferenceModel:
         state.layers[index] = memory
         x = x + y
         normed = blocks.rms_norm(x, w[f"{prefix}.post_attention_layernorm"], c.rms_norm_eps)
-        return x + blocks.mixture_of_experts(normed, w, f"{prefix}.mlp", c)
+        y, margins = blocks.mixture_of_experts(normed, w, f"{prefix}.mlp", c)
+        state.margins = np.minimum(state.margins, margins)
+        return x + y
 
     def hidden_states(self, ids: Sequence[int], state: State) -> list[NDArray]:
         """The stream after the embedding and after every layer; moves the state. [T, hidden] each."""
         stream = [blocks.embed(np.asarray(ids, np.int64), self.weights)]
+        state.margins = np.ones(len(ids))
         for index in range(len(self.config.layer_types)):
             stream.append(self.layer(index, stream[-1], state))
         state.position += len(ids)

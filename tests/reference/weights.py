@@ -70,20 +70,14 @@ def has_zero_centred_norms(weights: Weights) -> bool:
     return not any("switch_mlp" in name for name in weights)
 
 
-def load_weights(
-    directory: str | Path, config: ReferenceConfig, dtype: type[np.floating] = np.float64
-) -> Weights:
+def load_weights(directory: str | Path, config: ReferenceConfig, dtype: type[np.floating] = np.float64) -> Weights:
     """Reads every text tensor of a checkpoint directory."""
     weights: Weights = {}
     for module, parts in collect_modules(read_directory(Path(directory))).items():
         if "scales" in parts:
-            assert config.quantization is not None, (
-                f"{module} has scales, but config.json has no quantization"
-            )
+            assert config.quantization is not None, f"{module} has scales, but config.json has no quantization"
             group_size, bits = quantization_of(module, config.quantization, PREFIXES)
-            weights[module] = dequantize(
-                parts["weight"], parts["scales"], parts["biases"], group_size, bits, dtype
-            )
+            weights[module] = dequantize(parts["weight"], parts["scales"], parts["biases"], group_size, bits, dtype)
         else:
             weights[module] = parts["weight"].astype(dtype)
     shift = has_zero_centred_norms(weights)
