@@ -7,12 +7,13 @@
 
 #ifdef __METAL_VERSION__
 #include <metal_stdlib>
-#define LILY_UINT uint
+using namespace metal;
 #else
 #include <cstdint>
-#define LILY_UINT std::uint32_t
-namespace lily::gpu {
 #endif
+
+namespace lily {
+namespace args {
 
 // Function constant indices, the same in every file.
 enum FunctionConstantIndex {
@@ -29,14 +30,14 @@ enum FunctionConstantIndex {
 
 // embed_rows: ids int [rows] @0, matrix @1 @2 @3, hidden f32 [rows, hidden_size] out @4, args @5.
 struct EmbedArgs {
-  LILY_UINT rows;
-  LILY_UINT hidden_size;
+  uint32_t rows;
+  uint32_t hidden_size;
 };
 
 // rms_norm_rows: x f32 [rows, size] @0, weight f32 [size] @1, out bf16 [rows, size] @2, args @3. A threadgroup a row.
 struct NormArgs {
-  LILY_UINT rows;
-  LILY_UINT size;
+  uint32_t rows;
+  uint32_t size;
   float eps;
 };
 
@@ -44,10 +45,10 @@ struct NormArgs {
 // [rows[s]] @(14 + s). x @12: bf16 [columns], or with kNormInput f32 [columns], norm weight f32 [columns] @13.
 // args @18. Threadgroups: sum over segments of ceil(rows[s] / rows a threadgroup), see gemv.metal. Unused slots repeat slot 0.
 struct GemvArgs {
-  LILY_UINT segments;
-  LILY_UINT columns;
+  uint32_t segments;
+  uint32_t columns;
   float eps;
-  LILY_UINT rows[4];
+  uint32_t rows[4];
 };
 
 // expert_gate_up (D4a): for each chosen expert and the shared one: silu(gate x) * (up x), x normalised on the way in.
@@ -58,20 +59,20 @@ struct GemvArgs {
 // routed down @0-2, shared down @3-5, act bf16 @6, shared act bf16 @7, chosen int @8, weights f32 [experts_per_token] @9,
 // shared gate logit f32 [1] @10, hidden f32 in and out @11, args @12. A row's sum runs in ascending order of expert.
 struct ExpertArgs {
-  LILY_UINT hidden_size;
-  LILY_UINT intermediate;
-  LILY_UINT shared_intermediate;
-  LILY_UINT experts_per_token;
+  uint32_t hidden_size;
+  uint32_t intermediate;
+  uint32_t shared_intermediate;
+  uint32_t experts_per_token;
   float eps;
 };
 
 // route_rows: logits f32 [rows, experts] @0, chosen int [rows, experts_per_token] out @1 (ascending), weights f32 out @2,
 // args @3. Softmax, the most probable (ties: lower index), renormalised if normalize. A simdgroup a row.
 struct RouteArgs {
-  LILY_UINT rows;
-  LILY_UINT experts;
-  LILY_UINT experts_per_token;
-  LILY_UINT normalize;
+  uint32_t rows;
+  uint32_t experts;
+  uint32_t experts_per_token;
+  uint32_t normalize;
 };
 
 // P2, prefill routing on the GPU. An assignment is row * experts_per_token + slot.
@@ -81,11 +82,11 @@ struct RouteArgs {
 // route_scatter: chosen @0, offsets @1, cursors in and out @2, row_of uint [assignments] out @3 (row of x of each grouped
 //   place), place_of uint [assignments] out @4 (grouped place of each assignment), args @5. Rows keep their order inside an expert.
 struct GroupArgs {
-  LILY_UINT rows;
-  LILY_UINT experts;
-  LILY_UINT experts_per_token;
-  LILY_UINT block_rows;  // 16, 32 or 64 (P3)
-  LILY_UINT max_blocks;
+  uint32_t rows;
+  uint32_t experts;
+  uint32_t experts_per_token;
+  uint32_t block_rows;  // 16, 32 or 64 (P3)
+  uint32_t max_blocks;
 };
 
 // gemm_affine: out[m, n] = x[m] . W[n], dequantized tile by tile in threadgroup memory (P1); fp32 accumulate.
@@ -95,31 +96,31 @@ struct GroupArgs {
 // and gemm_affine_tensor_m32, _m64 (Metal 4 matmul2d, own source file).
 // dequantize_matrix: the P1 ablation: matrix @0-2, out bf16 [rows, columns] @3, args @4 (GemmArgs); then gemm with kBits 16.
 struct GemmArgs {
-  LILY_UINT rows;              // of x (dense), or assignments (grouped)
-  LILY_UINT rows_out;          // N: rows of W
-  LILY_UINT columns;           // K
-  LILY_UINT gather_rows;       // grouped: 1: x row = row_of[place]; 0: x row = place
-  LILY_UINT expert_words;      // grouped: uints of codes between experts
-  LILY_UINT expert_scales;     // grouped: scales between experts
-  LILY_UINT out_stride;        // elements between rows of out
-  LILY_UINT out_column;        // first column of out
+  uint32_t rows;              // of x (dense), or assignments (grouped)
+  uint32_t rows_out;          // N: rows of W
+  uint32_t columns;           // K
+  uint32_t gather_rows;       // grouped: 1: x row = row_of[place]; 0: x row = place
+  uint32_t expert_words;      // grouped: uints of codes between experts
+  uint32_t expert_scales;     // grouped: scales between experts
+  uint32_t out_stride;        // elements between rows of out
+  uint32_t out_column;        // first column of out
 };
 
 // silu_multiply_rows: gate bf16 [count] @0, up bf16 [count] @1, out bf16 [count] @2, args @3.
 // sigmoid_multiply_rows: x bf16 [rows, heads * head_dim] in and out @0, query f32 [rows, heads, 2, head_dim] @1, args @2.
 // fill_zero: out uint [count] @0, args @1.
 struct ElementArgs {
-  LILY_UINT count;
-  LILY_UINT heads;
-  LILY_UINT head_dim;
+  uint32_t count;
+  uint32_t heads;
+  uint32_t head_dim;
 };
 
 // combine_experts: y bf16 [assignments, hidden_size] @0 (grouped places), place_of @1, weights f32 @2, shared y bf16
 // [rows, hidden_size] @3, shared gate logit f32 [rows] @4, hidden f32 [rows, hidden_size] in and out @5, args @6.
 struct CombineArgs {
-  LILY_UINT rows;
-  LILY_UINT hidden_size;
-  LILY_UINT experts_per_token;
+  uint32_t rows;
+  uint32_t hidden_size;
+  uint32_t experts_per_token;
 };
 
 // gdn_conv: qkv f32 [tokens, conv_dim] @0 (decode) or bf16 (gdn_conv_bf16, prefill), a f32 [tokens, value_heads] @1, b @2,
@@ -134,12 +135,12 @@ struct CombineArgs {
 // gdn_step (D4d, decode): query, key, value, decay, beta @0-4, state @5, z f32 @6, weight f32 @7, out bf16 [value_heads *
 //   value_dim] @8, args @9: scan step and gated norm in one. A threadgroup a value head.
 struct GdnArgs {
-  LILY_UINT tokens;
-  LILY_UINT key_heads;
-  LILY_UINT value_heads;
-  LILY_UINT key_dim;
-  LILY_UINT value_dim;
-  LILY_UINT kernel_size;
+  uint32_t tokens;
+  uint32_t key_heads;
+  uint32_t value_heads;
+  uint32_t key_dim;
+  uint32_t value_dim;
+  uint32_t kernel_size;
   float eps;
 };
 
@@ -154,13 +155,13 @@ struct GdnArgs {
 //   values @2, position int [1] @3, partial f32 [splits, heads, head_dim + 2] out @4 {sum, max, values}, args @5.
 // attention_reduce: partial @0, gate f32 [heads, 2, head_dim] @1, out bf16 [heads * head_dim] @2, position @3, args @4.
 struct AttentionArgs {
-  LILY_UINT rows;
-  LILY_UINT heads;
-  LILY_UINT kv_heads;
-  LILY_UINT head_dim;
-  LILY_UINT rotary_dim;
-  LILY_UINT capacity;  // positions the cache has room for
-  LILY_UINT splits;    // decode: parts of the context, each a threadgroup
+  uint32_t rows;
+  uint32_t heads;
+  uint32_t kv_heads;
+  uint32_t head_dim;
+  uint32_t rotary_dim;
+  uint32_t capacity;  // positions the cache has room for
+  uint32_t splits;    // decode: parts of the context, each a threadgroup
   float eps;
 };
 
@@ -170,16 +171,15 @@ struct AttentionArgs {
 //   the counter-based draw of engine/sampler.h: the same token as the CPU sampler for the same logits.
 // advance_position: position int [1] in and out @0.
 struct SampleArgs {
-  LILY_UINT candidates;  // ids below this may be chosen: padding rows of the vocabulary are above
-  LILY_UINT parts;
+  uint32_t candidates;  // ids below this may be chosen: padding rows of the vocabulary are above
+  uint32_t parts;
   float temperature;
-  LILY_UINT top_k;
+  uint32_t top_k;
   float top_p;
   float min_p;
-  LILY_UINT seed_low;
-  LILY_UINT seed_high;
+  uint32_t seed_low;
+  uint32_t seed_high;
 };
 
-#ifndef __METAL_VERSION__
-}  // namespace lily::gpu
-#endif
+}  // namespace args
+}  // namespace lily
