@@ -1,5 +1,6 @@
 // bind/errors.cpp -- maps the core's error kinds to the exception classes of lily.errors.
 #include <exception>
+#include <new>
 
 #include "bind/bind.h"
 #include "engine/error.h"
@@ -11,15 +12,24 @@ namespace {
 
 const char* class_name(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::checkpoint: return "CheckpointError";
-    case ErrorKind::config: return "ConfigError";
-    case ErrorKind::invalid_argument: return "InvalidArgumentError";
-    case ErrorKind::context_overflow: return "ContextOverflowError";
-    case ErrorKind::memory_limit: return "MemoryLimitError";
-    case ErrorKind::closed: return "ClosedError";
-    case ErrorKind::busy: return "BusyError";
-    case ErrorKind::cancelled: return "CancelledError";
-    case ErrorKind::backend: return "BackendError";
+    case ErrorKind::checkpoint:
+      return "CheckpointError";
+    case ErrorKind::config:
+      return "ConfigError";
+    case ErrorKind::invalid_argument:
+      return "InvalidArgumentError";
+    case ErrorKind::context_overflow:
+      return "ContextOverflowError";
+    case ErrorKind::memory_limit:
+      return "MemoryLimitError";
+    case ErrorKind::closed:
+      return "ClosedError";
+    case ErrorKind::busy:
+      return "BusyError";
+    case ErrorKind::cancelled:
+      return "CancelledError";
+    case ErrorKind::backend:
+      return "BackendError";
   }
   return "LilyError";
 }
@@ -33,6 +43,9 @@ void bind_errors(nb::module_& /*module*/) {
     } catch (const Error& error) {
       const nb::object type = nb::module_::import_("lily.errors").attr(class_name(error.kind()));
       PyErr_SetString(type.ptr(), error.what());
+    } catch (const std::bad_alloc&) {
+      const nb::object type = nb::module_::import_("lily.errors").attr("MemoryLimitError");
+      PyErr_SetString(type.ptr(), "the system has no memory left for this; close other sessions or lower prefill_chunk");
     }
   });
 }

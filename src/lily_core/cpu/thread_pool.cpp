@@ -1,6 +1,12 @@
 // cpu/thread_pool.cpp -- dynamic scheduling of loops over worker threads.
 #include "cpu/thread_pool.h"
 
+#include <unistd.h>
+
+#include <string>
+#include <system_error>
+#include <utility>
+
 #include "engine/error.h"
 
 namespace lily::cpu {
@@ -19,25 +25,43 @@ void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::int64_t threads) {
+ThreadPool::ThreadPool(std::int64_t threads) : process_id_(::getpid()) {
   if (threads < 1) throw Error(ErrorKind::config, "threads must be at least 1");
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (std::int64_t worker = 1; worker < threads; ++worker) {
-    workers_.emplace_back([this, worker] { serve(worker); });
+  try {
+    for (std::int64_t worker = 1; worker < threads; ++worker) {
+      workers_.emplace_back([this, worker] { serve(worker); });
+    }
+  } catch (const std::system_error& error) {
+    const std::size_t started = workers_.size();
+    stop();
+    throw Error(ErrorKind::backend, "the system started " + std::to_string(started + 1) + " of " +
+                                        std::to_string(threads) + " threads and refused the next one (" + error.what() +
+                                        "); ask for fewer with threads=");
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  // The threads do not exist in a forked child: to wait for them there would never end.
+  const bool forked = ::getpid() != process_id_;
+  for (std::thread& worker : workers_) forked ? worker.detach() : worker.join();
+  workers_.clear();
 }
 
-void ThreadPool::work(std::int64_t worker) {
-  for (std::int64_t index = next_.fetch_add(1, std::memory_order_relaxed); index < count_;
-       index = next_.fetch_add(1, std::memory_order_relaxed)) {
-    task_(context_, index, worker);
+void ThreadPool::work(std::int64_t worker) noexcept {
+  try {
+    for (std::int64_t index = next_.fetch_add(1, std::memory_order_relaxed); index < count_;
+         index = next_.fetch_add(1, std::memory_order_relaxed)) {
+      task_(context_, index, worker);
+    }
+  } catch (...) {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_ == nullptr) failure_ = std::current_exception();
   }
 }
 
@@ -61,6 +85,7 @@ void ThreadPool::run(std::int64_t count, Task task, void* context) {
       std::this_thread::yield();  // a worker has lost its processor to another process
     }
   }
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::serve(std::int64_t worker) {

@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -21,7 +23,8 @@ class ThreadPool {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(workers_.size()) + 1; }
 
   // Runs body(index, worker) once for each index in [0, count), each worker taking the next index when it is free;
-  // worker is in [0, size()). Returns when all have run. The body must not throw. One caller at a time.
+  // worker is in [0, size()). Returns when all have run. Rethrows the first exception of a body once all workers have
+  // left the loop; some indices may not have run then. One caller at a time.
   template <class Body>
   void parallel_for(std::int64_t count, Body&& body) {
     using Function = std::remove_reference_t<Body>;
@@ -35,7 +38,8 @@ class ThreadPool {
   using Task = void (*)(void*, std::int64_t, std::int64_t);
 
   void run(std::int64_t count, Task task, void* context);
-  void work(std::int64_t worker);
+  void stop();
+  void work(std::int64_t worker) noexcept;
   void serve(std::int64_t worker);
 
   // One cache line each, so that polling a counter does not slow down the others.
@@ -46,6 +50,9 @@ class ThreadPool {
   Task task_ = nullptr;
   void* context_ = nullptr;
   std::atomic<bool> stop_{false};
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;  // the first of the current loop
+  std::int64_t process_id_;
   std::vector<std::thread> workers_;
 };
 
