@@ -41,7 +41,10 @@ std::int32_t Sampler::sample(std::span<const float> logits, const Sampling& samp
                              std::uint64_t position) {
   const std::int32_t best = argmax(logits);
   const double maximum = logits[static_cast<std::size_t>(best)];
-  if (!std::isfinite(maximum)) throw Error(ErrorKind::backend, "the logits are not finite; no token can be sampled");
+  const bool ordered = std::none_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); });
+  if (!ordered || !std::isfinite(maximum)) {
+    throw Error(ErrorKind::backend, "the logits are not finite; no token can be sampled");
+  }
   if (sampling.temperature == 0.0 || sampling.top_k == 1) return best;
 
   const auto weight = [&](std::int32_t id) {
@@ -71,8 +74,8 @@ std::int32_t Sampler::sample(std::span<const float> logits, const Sampling& samp
   }
   while (kept > 1 && weights_[kept - 1] < sampling.min_p) --kept;
 
-  const double target =
-      uniform_at(seed, position) * std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
+  const double target = uniform_at(seed, position) *
+                        std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
   double mass = 0.0;
   for (std::size_t i = 0; i + 1 < kept; ++i) {
     mass += weights_[i];

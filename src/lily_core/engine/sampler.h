@@ -24,7 +24,8 @@ struct Sampling {
 class Sampler {
  public:
   // The token chosen for `position` from logits [candidates]; entries past the real vocabulary are not passed in.
-  // Filters in this order: temperature, top_k, top_p, min_p. Ties go to the lower id. Not-finite logits: Error(backend).
+  // Filters in this order: temperature, top_k, top_p, min_p. Ties go to the lower id. Not-finite logits:
+  // Error(backend).
   [[nodiscard]] std::int32_t sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t seed,
                                     std::uint64_t position);
 
