@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -109,10 +110,13 @@ class Model:
         options.threads = _positive("threads", threads)
         options.max_context = _positive("max_context", max_context)
         options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
-        options.cpu_isa = cpu_isa or ""
-        options.kv_cache_type = kv_cache_type
+        options.cpu_isa = _text("cpu_isa", cpu_isa or "")
+        options.kv_cache_type = _text("kv_cache_type", kv_cache_type)
+        longest = checkpoint.config.max_position_embeddings
+        if options.max_context > longest:
+            raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
         if memory_limit is not None:
-            _enforce_memory_limit(checkpoint, options, memory_limit)
+            _enforce_memory_limit(checkpoint, options, _positive("memory_limit", memory_limit))
         native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), options)
         logger.info(
             "loaded %s in %.0f ms: cpu backend, %s kernels, %d threads",
@@ -296,8 +300,18 @@ class Model:
 def _positive(name: str, value: int | None) -> int:
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 40:
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if not 1 <= number < 1 << 63:
         raise ConfigError(f"{name} must be a positive integer, not {value!r}")
+    return number
+
+
+def _text(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a string, not {value!r}")
     return value
 
 

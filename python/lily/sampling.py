@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 from lily import _core
+from lily.errors import InvalidArgumentError
 
 __all__ = ["Sampling"]
 
@@ -41,9 +43,14 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        self._native().validate()
+        try:
+            self._native().validate()
+        except TypeError:
+            raise InvalidArgumentError(
+                f"temperature, top_p and min_p must be numbers and top_k an integer of at most 2**63 - 1, not {self}"
+            ) from None
         if self.seed is not None:
-            check_seed(self.seed)
+            object.__setattr__(self, "seed", check_seed(self.seed))
 
     @classmethod
     def greedy(cls) -> Sampling:
@@ -56,8 +63,10 @@ class Sampling:
 
 def check_seed(seed: int) -> int:
     """Return `seed` if it is an integer of 64 bits without sign, else raise InvalidArgumentError."""
-    from lily.errors import InvalidArgumentError
-
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+    try:
+        value = -1 if isinstance(seed, bool) else operator.index(seed)
+    except TypeError:
+        value = -1
+    if not 0 <= value < 1 << 64:
         raise InvalidArgumentError(f"seed must be an integer between 0 and 2**64 - 1, not {seed!r}")
-    return seed
+    return value

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <string>
 #include <utility>
 
 #include "cpu/backend.h"
@@ -16,18 +17,24 @@ Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions o
       weights_(ModelWeights::bind(config_, source)),
       process_id_(::getpid()) {
   if (options_.backend != "cpu") {
-    throw Error(ErrorKind::backend, "backend \"" + options_.backend + "\" is not part of this build; available: \"cpu\"");
+    throw Error(ErrorKind::backend,
+                "backend \"" + options_.backend + "\" is not part of this build; available: \"cpu\"");
   }
   if (options_.max_context == 0) options_.max_context = config_.max_position_embeddings;
-  if (options_.max_context < 1) throw Error(ErrorKind::config, "max_context must be at least 1");
+  if (options_.max_context < 1 || options_.max_context > config_.max_position_embeddings) {
+    throw Error(ErrorKind::config, "max_context must be between 1 and the model's max_position_embeddings, " +
+                                       std::to_string(config_.max_position_embeddings) + ", not " +
+                                       std::to_string(options_.max_context));
+  }
   if (options_.prefill_chunk < 0) throw Error(ErrorKind::config, "prefill_chunk must be at least 1 (0: default)");
   backend_ = cpu::make_backend(config_, weights_, options_);
 }
 
 void Model::require_same_process() const {
   if (::getpid() != process_id_) {
-    throw Error(ErrorKind::backend,
-                "this model was loaded before the process forked; load it in the child (multiprocessing: use \"spawn\")");
+    throw Error(
+        ErrorKind::backend,
+        "this model was loaded before the process forked; load it in the child (multiprocessing: use \"spawn\")");
   }
 }
 
