@@ -6,8 +6,9 @@ import logging
 import operator
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,12 +17,18 @@ import numpy.typing as npt
 
 from lily import _core
 from lily._native import native_config, native_source
+from lily.cache import PrefixCache
+from lily.cache.cached_prefill import as_positions, cached_prefill
+from lily.cache.limits import DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ClosedError, ConfigError, MemoryLimitError
+from lily.fingerprint import weights_fingerprint
 from lily.sampling import Sampling
-from lily.session import Progress, Session, Tokens
+from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
+from lily.session_file import load_snapshot
+from lily.snapshot import Snapshot
 from lily.text import ChatTemplate, GenerationDefaults, Tokenizer, read_generation_defaults, read_stop_tokens
 
 __all__ = ["Model"]
@@ -41,10 +48,20 @@ class Model:
     >>> text = model.tokenizer.decode(list(session.generate(max_tokens=32, sampling=lily.Sampling.greedy())))
     """
 
-    def __init__(self, checkpoint: Checkpoint, native: _core.Model) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        native: _core.Model,
+        *,
+        prefix_cache_bytes: int = 0,
+        snapshot_interval: int = DEFAULT_SNAPSHOT_INTERVAL,
+    ) -> None:
         self._checkpoint = checkpoint
         self._native: _core.Model | None = native
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._cache = PrefixCache(prefix_cache_bytes)
+        self._snapshot_interval = snapshot_interval
 
     @classmethod
     def load(
@@ -58,6 +75,8 @@ class Model:
         prefill_chunk: int | None = None,
         cpu_isa: str | None = None,
         kv_cache_type: str = "float16",
+        prefix_cache_bytes: int | None = None,
+        snapshot_interval: int = DEFAULT_SNAPSHOT_INTERVAL,
         progress: DownloadProgress | bool | None = None,
     ) -> Model:
         """Load a checkpoint of the qwen3_5_moe family.
@@ -86,6 +105,11 @@ class Model:
             best one by default.
         kv_cache_type : {"float16", "bfloat16"}
             Type of cached keys and values.
+        prefix_cache_bytes : int, optional
+            Bytes that the prefix cache may hold, 0 for none; by default a tenth of the memory, at most 2 GiB. See
+            `cached_session`.
+        snapshot_interval : int
+            Tokens between the snapshots that `cached_session` takes within a long prompt; 0 for none.
         progress : callable or bool, optional
             For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
             a progress bar or not; None shows one where standard error is a terminal.
@@ -104,6 +128,10 @@ class Model:
         started = time.perf_counter()
         if backend not in ("auto", "cpu"):
             raise BackendError(f'backend "{backend}" is not part of this build; available: "auto", "cpu"')
+        cache_bytes = default_cache_bytes() if prefix_cache_bytes is None else as_count_option(
+            "prefix_cache_bytes", prefix_cache_bytes
+        )
+        interval = as_count_option("snapshot_interval", snapshot_interval)
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
         options = _core.EngineOptions()
         options.backend = "cpu"
@@ -125,7 +153,7 @@ class Model:
             native.options.cpu_isa,
             native.options.threads,
         )
-        return cls(checkpoint, native)
+        return cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
@@ -147,14 +175,91 @@ class Model:
         session.prefill(ids, progress=progress)
         return session
 
+    def cached_session(
+        self,
+        ids: Tokens,
+        *,
+        snapshot_at: Collection[int] = (),
+        progress: Progress | None = None,
+        seed: int | None = None,
+    ) -> Session:
+        """A new session that holds `ids` with its logits, computed from the longest prefix that the cache knows.
+
+        The result is bit for bit that of ``model.prefill(ids)``; ``session.cached_tokens`` says how many leading tokens
+        came from the cache. A prompt that is repeated exactly computes nothing.
+
+        Later prompts can start where snapshots are taken: at the positions in `snapshot_at`, at the end of `ids`, every
+        ``snapshot_interval`` tokens, and where `ids` leaves an earlier prompt. After a generation
+        ``model.cache.insert(session)`` keeps its end as well.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            Token ids of the whole prompt, at least one.
+        snapshot_at : collection of int
+            Numbers of leading tokens after which to take a snapshot: the end of system prompt and tools, and of each
+            user turn before the assistant's header (thinking is dropped from there on when the next message comes).
+            Those below what the cache holds are not taken again.
+        progress : callable, optional
+            Called as ``progress(done, total)``: first with the cached tokens, then after each chunk. An exception that
+            it raises stops the call; what was computed is kept in the cache for the next try.
+        seed : int, optional
+            As in `session`.
+
+        Raises
+        ------
+        InvalidArgumentError, ContextOverflowError
+            As `Session.prefill`, before anything is computed.
+        """
+        array = as_token_ids(ids)
+        positions = as_positions(snapshot_at, len(array))
+        observe = checked_progress(progress)
+        session = self.session(seed=seed)
+        try:
+            cached_prefill(self, session, array, positions, self._snapshot_interval, observe)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    @property
+    def cache(self) -> PrefixCache:
+        """The prefix cache of `cached_session`."""
+        return self._cache
+
+    def load_session(self, path: str | PathLike[str], *, seed: int | None = None) -> Session:
+        """A session that goes on exactly where `Session.save` left it.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+        seed : int, optional
+            Seed of its random draws; the saved session's by default.
+
+        Raises
+        ------
+        CheckpointError
+            The file is missing or damaged, or was saved with other weights, dimensions or another kv_cache_type.
+        ContextOverflowError
+            The sequence is longer than this model's max_context.
+        """
+        snapshot, saved_seed = load_snapshot(path, self)
+        session = self.session(seed=saved_seed if seed is None else seed)
+        snapshot.restore_into(session._native)
+        return session
+
     def decode(self, session: Session, token: int) -> npt.NDArray[np.float32]:
         """Append one token to a session: ``session.decode(token)``."""
         return session.decode(token)
 
     def close(self) -> None:
-        """Close all sessions and unmap the weights. Closing twice is fine."""
+        """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine."""
         for session in list(self._sessions):
             session.close()
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        self._cache.clear()
         self._native = None
 
     def __enter__(self) -> Model:
@@ -290,6 +395,14 @@ class Model:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lily.Model cannot be pickled: its weights are mapped in this process; load it there instead")
+
+    def _track(self, snapshot: Snapshot) -> Snapshot:
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return weights_fingerprint(self._checkpoint)
 
     def _open(self) -> _core.Model:
         if self._native is None:

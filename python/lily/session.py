@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.errors import BusyError, CancelledError, ClosedError, InvalidArgumentError
+from lily.errors import BusyError, InvalidArgumentError
 from lily.sampling import Sampling, check_seed
+from lily.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -37,10 +38,7 @@ class Session:
         self._model = model
         self._native = native
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
-        self._lock = threading.Lock()
-        self._cancelled = threading.Event()
-        # A token that generate() gave out and that is not computed yet: part of the sequence all the same.
-        self._pending: list[int] = []
+        self._cached_tokens = 0
 
     # -- extending the sequence ------------------------------------------------------------------------------------
 
@@ -71,17 +69,7 @@ class Session:
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
-        array = as_token_ids(ids)
-        with self._entry() as native:
-            if self._pending:
-                array = np.concatenate([np.asarray(self._pending, dtype=np.int32), array])
-            before = native.position
-            try:
-                native.prefill(array, self._between_chunks(progress))
-            finally:
-                if native.position > before:
-                    self._pending.clear()
-            return _logits(native)
+        return self._native.prefill(as_token_ids(ids), checked_progress(progress))
 
     def decode(self, token: int) -> npt.NDArray[np.float32]:
         """Append one token and compute the logits that follow it.
@@ -96,11 +84,7 @@ class Session:
         InvalidArgumentError, ContextOverflowError, BusyError, ClosedError
             As `prefill`.
         """
-        array = as_token_ids([token])
-        with self._entry() as native:
-            self._compute_pending(native)
-            native.decode(int(array[0]))
-            return _logits(native)
+        return self._native.decode(int(as_token_ids([token])[0]))
 
     def generate(
         self,
@@ -135,31 +119,23 @@ class Session:
         CancelledError, BusyError, ClosedError
             As `prefill`.
         """
-        if max_tokens is not None and max_tokens < 0:
-            raise InvalidArgumentError(f"max_tokens must be at least 0, not {max_tokens}")
+        limit = None if max_tokens is None else as_count("max_tokens", max_tokens)
         chosen = self._model.default_sampling if sampling is None else sampling
-        stops = self._model.stop_tokens if stop_tokens is None else frozenset(stop_tokens)
-        return self._generate(max_tokens, chosen, stops)
+        stops = self._model.stop_tokens if stop_tokens is None else stop_tokens
+        return self._generate(limit, chosen, as_stop_ids(stops))
 
-    def _generate(self, max_tokens: int | None, sampling: Sampling, stops: Collection[int]) -> Iterator[int]:
+    def _generate(self, max_tokens: int | None, sampling: Sampling, stops: list[int]) -> Iterator[int]:
         native_sampling = sampling._native()
         seed = self._seed if sampling.seed is None else sampling.seed
         remaining = self._model.max_context - self.position
         if max_tokens is not None:
             remaining = min(remaining, max_tokens)
-        expected = self.position
-        self._cancelled.clear()
-        for _ in range(remaining):
-            with self._entry(keep_cancel=True) as native:
-                if native.position + len(self._pending) != expected:
-                    raise InvalidArgumentError("the session was changed while generate() was in use; start it again")
-                self._raise_if_cancelled()
-                self._compute_pending(native)
-                token = native.sample(native_sampling, seed, self._model.sampled_vocab_size)
-                if token in stops:
-                    return
-                self._pending.append(token)
-            expected += 1
+        revision = self._native.begin_generation()
+        for step in range(remaining):
+            candidates = self._model.sampled_vocab_size
+            token = self._native.next_token(native_sampling, seed, candidates, stops, revision + step)
+            if token is None:
+                return
             yield token
 
     def score(self, ids: Tokens, *, progress: Progress | None = None, return_argmax: bool = False) -> Scores:
@@ -180,28 +156,78 @@ class Session:
             Natural logarithms of the probabilities of ``ids[1:]``, float32 [len(ids) - 1]; with `return_argmax` also
             the most probable ids, int32 [len(ids) - 1]. The perplexity is ``exp(-mean)``.
         """
-        array = as_token_ids(ids)
-        with self._entry() as native:
-            log_probabilities, argmax = native.score(array, self._between_chunks(progress))
+        log_probabilities, argmax = self._native.score(as_token_ids(ids), checked_progress(progress))
         return (log_probabilities, argmax) if return_argmax else log_probabilities
+
+    # -- branching, going back, saving -----------------------------------------------------------------------------
+
+    def fork(self, seed: int | None = None) -> Session:
+        """A new session that goes on from here on its own.
+
+        Costs the recurrent states only, and those once one of the two goes on: keys and values are shared. Both
+        sessions compute exactly what they would have computed alone, bit for bit.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Seed of the new session's random draws; random by default.
+        """
+        snapshot = _core.Snapshot.take(self._native, True)
+        session = self._model.session(seed=seed)
+        snapshot.restore_into(session._native)
+        return session
+
+    def snapshot(self) -> Snapshot:
+        """The sequence as it is now, to `restore` it later, in this session or in another one of the model.
+
+        Raises
+        ------
+        BusyError, ClosedError
+            Another call uses the session, or it is closed.
+        """
+        return self._model._track(Snapshot(self._model, _core.Snapshot.take(self._native, True)))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back (or over) to a snapshot: tokens, state and logits become those it was taken of.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The snapshot belongs to another model. The session is unchanged.
+        BusyError, ClosedError
+            Another call uses the session; or it, or the snapshot, is closed.
+        """
+        snapshot._open().restore_into(self._native)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the sequence and its state to a file, from which `Model.load_session` goes on exactly.
+
+        The file is a safetensors file. It is replaced in one step when it is complete: a crash leaves the old one.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written; an older one is still there.
+        BusyError, ClosedError
+            Another call uses the session, or it is closed.
+        """
+        from lily.session_file import save_snapshot
+
+        save_snapshot(path, self._model, _core.Snapshot.take(self._native, True), self._seed)
 
     # -- control ---------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """Stop the call that runs in another thread, after its current chunk or token; it raises CancelledError."""
-        self._cancelled.set()
+        self._native.cancel()
 
     def reset(self) -> None:
         """Back to the empty sequence. Memory is kept for reuse."""
-        with self._entry() as native:
-            native.reset()
-            self._pending.clear()
+        self._native.reset()
 
     def close(self) -> None:
         """Free the state. Closing twice is fine; any other use afterwards raises ClosedError."""
-        if not self._native.closed:
-            with self._entry() as native:
-                native.close()
+        self._native.close()
 
     def __enter__(self) -> Session:
         return self
@@ -219,12 +245,17 @@ class Session:
     @property
     def position(self) -> int:
         """Number of tokens in the sequence."""
-        return self._native.position + len(self._pending)
+        return self._native.position
+
+    @property
+    def cached_tokens(self) -> int:
+        """Number of leading tokens that came from the prefix cache; see `Model.cached_session`."""
+        return self._cached_tokens
 
     @property
     def tokens(self) -> list[int]:
         """The token ids of the sequence."""
-        return self._native.tokens + self._pending
+        return self._native.tokens
 
     @property
     def logits(self) -> npt.NDArray[np.float32] | None:
@@ -245,64 +276,58 @@ class Session:
             return "<lily.Session in use>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a lily.Session cannot be pickled: its state lives in this process; keep session.tokens instead")
-
-    # -- helpers ---------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _entry(self, keep_cancel: bool = False) -> Iterator[_core.Session]:
-        if not self._lock.acquire(blocking=False):
-            raise BusyError(
-                "this session is in use by another call; a session serves one caller at a time, make one session for "
-                "each thread"
-            )
-        try:
-            if self._native.closed:
-                raise ClosedError("this session is closed; make a new one with model.session()")
-            if not keep_cancel:
-                self._cancelled.clear()
-            yield self._native
-        finally:
-            self._lock.release()
-
-    def _compute_pending(self, native: _core.Session) -> None:
-        if self._pending:
-            native.decode(self._pending[0])
-            self._pending.clear()
-
-    def _raise_if_cancelled(self) -> None:
-        if self._cancelled.is_set():
-            raise CancelledError("the call was cancelled; the session holds what was computed before")
-
-    def _between_chunks(self, progress: Progress | None) -> Progress:
-        def between_chunks(done: int, total: int) -> None:
-            if done < total:
-                self._raise_if_cancelled()
-            if progress is not None:
-                progress(done, total)
-
-        return between_chunks
+        raise TypeError("a lily.Session cannot be pickled: its state is in this process; keep session.tokens instead")
 
 
 Scores = npt.NDArray[np.float32] | tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 
 
 def as_token_ids(ids: Tokens) -> npt.NDArray[np.int32]:
-    """Token ids as a contiguous int32 array; anything else than a flat sequence of ids is refused."""
-    array = np.asarray(ids)
+    """Token ids as an int32 array of their own; anything else than a flat sequence of ids is refused."""
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:
+        raise InvalidArgumentError(f"token ids must be a flat sequence of integers: {error}") from None
     if array.ndim != 1:
-        raise InvalidArgumentError(f"token ids must be a flat sequence, not an array of shape {array.shape}")
+        given = f"an array of shape {array.shape}" if array.ndim else type(ids).__name__
+        raise InvalidArgumentError(f"token ids must be a flat sequence of integers, not {given}")
     if array.size == 0:
         raise InvalidArgumentError("no token ids were given; at least one is needed")
     if array.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"token ids must be integers, not {array.dtype}")
+        raise InvalidArgumentError(f"token ids must be integers, not {_name_of_other_type(array)}")
     limits = np.iinfo(np.int32)
-    if int(array.min()) < limits.min or int(array.max()) > limits.max:
-        raise InvalidArgumentError("a token id does not fit in 32 bits")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    for extreme in (int(array.min()), int(array.max())):
+        if not limits.min <= extreme <= limits.max:
+            raise InvalidArgumentError(f"token id {extreme} is outside the vocabulary")
+    return array.astype(np.int32)  # a copy: the caller's array may change while the ids are computed
 
 
-def _logits(native: _core.Session) -> npt.NDArray[np.float32]:
-    logits = native.logits
-    assert logits is not None  # a call that returned has computed them
-    return logits
+def as_stop_ids(ids: Collection[int]) -> list[int]:
+    """Stop tokens as ids; those that no vocabulary has are left out, as they never come."""
+    try:
+        return sorted({value for value in map(operator.index, ids) if 0 <= value < 1 << 31})
+    except TypeError:
+        raise InvalidArgumentError(f"stop_tokens must be a collection of token ids, not {ids!r}") from None
+
+
+def as_count(name: str, value: int) -> int:
+    """`value` if it is an integer of at least 0."""
+    try:
+        count = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise InvalidArgumentError(f"{name} must be an integer of at least 0, not {value!r}")
+    return count
+
+
+def _name_of_other_type(array: npt.NDArray[Any]) -> str:
+    if array.dtype == object:
+        return next((type(value).__name__ for value in array if not isinstance(value, int)), "so large")
+    return str(array.dtype)
+
+
+def checked_progress(progress: Progress | None) -> Progress | None:
+    if progress is not None and not callable(progress):
+        raise InvalidArgumentError(f"progress must be callable, not {type(progress).__name__}")
+    return progress

@@ -11,6 +11,7 @@ void bind_sources(nanobind::module_& module);
 void bind_sampler(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_session(nanobind::module_& module);
+void bind_snapshot(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 
 }  // namespace lily::bind

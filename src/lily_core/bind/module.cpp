@@ -9,5 +9,6 @@ NB_MODULE(_core, module) {
   lily::bind::bind_sampler(module);
   lily::bind::bind_model(module);
   lily::bind::bind_session(module);
+  lily::bind::bind_snapshot(module);
   lily::bind::bind_kernels(module);
 }

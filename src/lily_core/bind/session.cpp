@@ -31,7 +31,8 @@ ReadOnlyArray<T> as_array(std::shared_ptr<const std::vector<T>> values) {
   const T* data = values->data();
   const std::size_t size = values->size();
   auto owner = std::make_unique<Owner>(std::move(values));
-  const nb::capsule capsule(owner.get(), [](void* pointer) noexcept { std::unique_ptr<Owner>(static_cast<Owner*>(pointer)); });
+  const nb::capsule capsule(owner.get(),
+                            [](void* pointer) noexcept { std::unique_ptr<Owner>(static_cast<Owner*>(pointer)); });
   static_cast<void>(owner.release());
   return ReadOnlyArray<T>(data, {size}, capsule);
 }
@@ -50,39 +51,67 @@ ProgressCallback make_callback(const nb::object& progress) {
 void bind_session(nb::module_& module) {
   nb::class_<Session>(module, "Session", "One sequence of a model; see lily.Session.")
       .def(nb::init<std::shared_ptr<Model>>(), "model"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("prefill",
-           [](Session& self, const TokenIds& ids, const nb::object& progress) {
-             const ProgressCallback callback = make_callback(progress);
-             const nb::gil_scoped_release release;
-             self.prefill(as_span(ids), callback);
-           },
-           "ids"_a, "progress"_a.none())
-      .def("decode", &Session::decode, "token"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("sample", &Session::sample, "sampling"_a, "seed"_a, "candidates"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("score",
-           [](Session& self, const TokenIds& ids, const nb::object& progress) {
-             const ProgressCallback callback = make_callback(progress);
-             Scores scores;
-             {
-               const nb::gil_scoped_release release;
-               scores = self.score(as_span(ids), callback);
-             }
-             return std::pair(
-                 as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
-                 as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax))));
-           },
-           "ids"_a, "progress"_a.none())
+      .def(
+          "prefill",
+          [](Session& self, const TokenIds& ids, const nb::object& progress) {
+            const ProgressCallback callback = make_callback(progress);
+            Logits logits;
+            {
+              const nb::gil_scoped_release release;
+              logits = self.prefill(as_span(ids), callback);
+            }
+            return as_array<float>(std::move(logits));
+          },
+          "ids"_a, "progress"_a.none())
+      .def(
+          "decode",
+          [](Session& self, std::int32_t token) {
+            Logits logits;
+            {
+              const nb::gil_scoped_release release;
+              logits = self.decode(token);
+            }
+            return as_array<float>(std::move(logits));
+          },
+          "token"_a)
+      .def("begin_generation", &Session::begin_generation)
+      .def(
+          "next_token",
+          [](Session& self, const Sampling& sampling, std::uint64_t seed, std::int64_t candidates,
+             const std::vector<std::int32_t>& stops, std::uint64_t expected_revision) {
+            const nb::gil_scoped_release release;
+            return self.next_token(sampling, seed, candidates, stops, expected_revision);
+          },
+          "sampling"_a, "seed"_a, "candidates"_a, "stops"_a, "expected_revision"_a)
+      .def("cancel", &Session::cancel)
+      .def(
+          "score",
+          [](Session& self, const TokenIds& ids, const nb::object& progress) {
+            const ProgressCallback callback = make_callback(progress);
+            Scores scores;
+            {
+              const nb::gil_scoped_release release;
+              scores = self.score(as_span(ids), callback);
+            }
+            return std::pair(
+                as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
+                as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax))));
+          },
+          "ids"_a, "progress"_a.none())
       .def("reset", &Session::reset)
       .def("close", &Session::close)
       .def_prop_ro("closed", &Session::closed)
       .def_prop_ro("position", &Session::position)
       .def_prop_ro("tokens", &Session::tokens)
       .def_prop_ro("state_bytes", &Session::state_bytes)
-      .def_prop_ro("logits", [](const Session& self) -> std::optional<ReadOnlyArray<float>> {
-        auto logits = self.logits();
-        if (logits == nullptr) return std::nullopt;
-        return as_array<float>(std::move(logits));
-      }, nb::rv_policy::automatic);
+      .def_prop_ro(
+          "logits",
+          [](const Session& self) -> std::optional<ReadOnlyArray<float>> {
+            auto logits = self.logits();
+            if (logits == nullptr) return std::nullopt;
+            return as_array<float>(std::move(logits));
+          },
+          nb::rv_policy::automatic);
 }
 
 }  // namespace lily::bind

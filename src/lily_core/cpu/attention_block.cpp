@@ -98,7 +98,7 @@ void CpuBackend::attention_block(std::int64_t layer, SessionState& state, std::i
   key_.reserve(rows_ * key_dim);
   value_.reserve(rows_ * key_dim);
   mixed_.reserve(needed * query_dim);
-  cache.reserve(position + rows_);
+  cache.prepare(position, position + rows_);
 
   const Product key{&attention.k_proj, key_.data()};
   const Product value{&attention.v_proj, value_.data()};

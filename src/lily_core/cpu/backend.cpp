@@ -37,7 +37,8 @@ std::unique_ptr<Backend> make_backend(const ModelConfig& config, const ModelWeig
   if (options.threads < 0 || options.threads > 1024) {
     throw Error(ErrorKind::config, "threads must be between 1 and 1024 (0: one for each physical core)");
   }
-  if (options.prefill_chunk == 0) options.prefill_chunk = std::min(kDefaultChunk, options.max_context);
+  if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
+  options.prefill_chunk = std::min(options.prefill_chunk, options.max_context);
   const KernelTable& kernels = select_kernels(options.cpu_isa);
   options.cpu_isa = kernels.name;
   return std::make_unique<CpuBackend>(config, weights, kernels, options.threads, options.prefill_chunk,
@@ -61,7 +62,9 @@ CpuBackend::CpuBackend(const ModelConfig& config, const ModelWeights& weights, c
   }
 }
 
-std::unique_ptr<SessionState> CpuBackend::create_state() const { return std::make_unique<CpuSessionState>(config_); }
+std::unique_ptr<SessionState> CpuBackend::create_state() const {
+  return std::make_unique<CpuSessionState>(config_, kv_type_);
+}
 
 void CpuBackend::begin_chunk(std::span<const std::int32_t> ids) {
   rows_ = static_cast<std::int64_t>(ids.size());

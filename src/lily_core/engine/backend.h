@@ -1,11 +1,24 @@
 // engine/backend.h -- what the forward pass asks of a device: whole blocks of the model, for a chunk of rows or one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace lily {
+
+enum class StateType : std::uint8_t { float32, float16, bfloat16 };
+
+// One tensor of a state as it is written to a file: contiguous, its layout independent of the backend's own.
+struct StateTensor {
+  std::string name;
+  StateType type;
+  std::vector<std::int64_t> shape;
+};
 
 // All state that a sequence carries between calls: KV cache, recurrent states, convolution windows.
 // Made by the backend that uses it. Its position is the number of tokens it has seen.
@@ -15,12 +28,35 @@ class SessionState {
   [[nodiscard]] std::int64_t position() const { return position_; }
   // After all blocks of a chunk: the chunk's rows are now part of the past.
   void advance(std::int64_t rows) { position_ += rows; }
-  // Back to the empty sequence; keeps allocations.
+  // Back to the empty sequence; keeps allocations that nobody shares.
   virtual void reset() = 0;
-  // Bytes held now.
-  [[nodiscard]] virtual std::size_t bytes() const = 0;
+
+  // A state at the same position that goes its own way. Memory is shared until one of the two writes it. Several
+  // threads may clone one state that nobody changes.
+  [[nodiscard]] virtual std::unique_ptr<SessionState> clone() const = 0;
+  // Calls visit(identity, bytes, shared) for every piece of memory held. Clones that share a piece report the same
+  // identity; `shared` says that some other state holds it now.
+  using MemoryVisitor = std::function<void(const void*, std::size_t, bool)>;
+  virtual void visit_memory(const MemoryVisitor& visit) const = 0;
+  // Bytes held now, shared ones included.
+  [[nodiscard]] std::size_t bytes() const {
+    std::size_t total = 0;
+    visit_memory([&total](const void* /*identity*/, std::size_t size, bool /*shared*/) { total += size; });
+    return total;
+  }
+
+  // The tensors of a state at `position`, and copies of their values out of this state and into it.
+  [[nodiscard]] virtual std::vector<StateTensor> tensors(std::int64_t position) const = 0;
+  virtual void export_tensor(std::size_t index, std::span<std::byte> out) const = 0;
+  // Makes this an allocated state at `position` whose values are undefined until every tensor is imported.
+  virtual void begin_import(std::int64_t position) = 0;
+  virtual void import_tensor(std::size_t index, std::span<const std::byte> values) = 0;
 
  protected:
+  SessionState() = default;
+  SessionState(const SessionState&) = default;
+  SessionState& operator=(const SessionState&) = default;
+
   std::int64_t position_ = 0;
 };
 

@@ -1,13 +1,14 @@
 // engine/error.h -- the one exception type of the core; the binding layer maps each kind to a Python class.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 namespace lily {
 
-enum class ErrorKind {
+enum class ErrorKind : std::uint8_t {
   checkpoint,        // a file or tensor of the checkpoint is wrong
   config,            // an option or a model dimension is wrong or unsupported
   invalid_argument,  // a caller's argument is wrong (token id out of range, empty prompt)

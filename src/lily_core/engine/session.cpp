@@ -10,26 +10,41 @@
 
 namespace lily {
 
-// Marks the session as in use for the length of one call, and refuses a second user and a closed session.
+namespace {
+
+[[noreturn]] void refuse_second_caller() {
+  throw Error(ErrorKind::busy,
+              "this session is in use by another call; a session serves one caller at a time, make one session for each "
+              "thread");
+}
+
+}  // namespace
+
+// Marks the session as in use for the length of one call, and refuses a second caller and a closed session.
 class Session::Entry {
  public:
-  explicit Entry(const Session& session) : session_(session) {
-    if (session_.in_use_.exchange(true, std::memory_order_acquire)) {
-      throw Error(ErrorKind::busy,
-                  "this session is in use by another call; a session serves one caller at a time, make one session for "
-                  "each thread");
+  explicit Entry(const Session& session, Use use = Use::calling) : session_(session) {
+    // Reading a property takes no time: wait for that, so that an observer never makes a call fail.
+    for (Use found = Use::none; !session_.use_.compare_exchange_weak(found, use, std::memory_order_acquire);
+         found = Use::none) {
+      if (found == Use::calling) refuse_second_caller();
     }
     if (session_.model_ == nullptr) {
-      session_.in_use_.store(false, std::memory_order_release);
+      session_.use_.store(Use::none, std::memory_order_release);
       throw Error(ErrorKind::closed, "this session is closed; make a new one with model.session()");
     }
   }
-  ~Entry() { session_.in_use_.store(false, std::memory_order_release); }
+  ~Entry() { session_.use_.store(Use::none, std::memory_order_release); }
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
  private:
   const Session& session_;
+};
+
+class Session::Reading : public Entry {
+ public:
+  explicit Reading(const Session& session) : Entry(session, Use::reading) {}
 };
 
 Session::Session(std::shared_ptr<Model> model) : model_(std::move(model)), state_(model_->backend().create_state()) {}
@@ -40,7 +55,8 @@ void Session::check_ids(std::span<const std::int32_t> ids) const {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size) {
       throw Error(ErrorKind::invalid_argument, "token id " + std::to_string(ids[i]) + " at index " + std::to_string(i) +
-                                                   " is outside the vocabulary [0, " + std::to_string(vocab_size) + ")");
+                                                   " is outside the vocabulary [0, " + std::to_string(vocab_size) +
+                                                   ")");
     }
   }
 }
@@ -53,61 +69,111 @@ std::vector<float>& Session::writable_logits() {
   return *logits_;
 }
 
-void Session::run(std::span<const std::int32_t> ids, SessionState& state, const ProgressCallback& progress) {
-  const auto total = static_cast<std::int64_t>(ids.size());
+void Session::check_usable() const {
+  model_->require_same_process();
+  if (state_lost_) {
+    throw Error(ErrorKind::backend,
+                "an earlier call failed while it computed, and the session's state is lost; reset() it and prefill its "
+                "tokens again");
+  }
+}
+
+void Session::check_room(std::int64_t count) const {
+  const std::int64_t held = state_->position() + (pending_ ? 1 : 0);
   const std::int64_t max_context = model_->options().max_context;
-  if (state.position() + total > max_context) {
-    throw Error(ErrorKind::context_overflow,
-                "the session holds " + std::to_string(state.position()) + " tokens and cannot take " +
-                    std::to_string(total) + " more: its maximum context is " + std::to_string(max_context) +
-                    " (max_context of Model.load)");
+  if (count <= max_context - held) return;
+  throw Error(ErrorKind::context_overflow, "the session holds " + std::to_string(held) + " tokens and cannot take " +
+                                               std::to_string(count) + " more: its maximum context is " +
+                                               std::to_string(max_context) + " (max_context of Model.load)");
+}
+
+void Session::between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const {
+  if (progress) progress(done, total);
+  if (done < total && cancelled_.load(std::memory_order_relaxed)) {
+    throw Error(ErrorKind::cancelled, "the call was cancelled; the session holds what was computed before");
   }
-  logits_valid_ = false;
+}
+
+void Session::run_chunk(std::span<const std::int32_t> chunk, bool final_chunk) {
   Backend& backend = model_->backend();
+  const auto rows = static_cast<std::int64_t>(chunk.size());
+  const std::size_t before = tokens_.size();
+  tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
+  logits_valid_ = false;
+  try {
+    const std::lock_guard lock(model_->compute_mutex());
+    run_layers(model_->config(), backend, *state_, chunk, final_chunk ? rows - 1 : rows);
+    if (final_chunk) backend.head(rows - 1, writable_logits());
+  } catch (...) {
+    state_lost_ = true;
+    tokens_.resize(before);
+    throw;
+  }
+  logits_valid_ = final_chunk;
+}
+
+void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
+  const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t begin = 0; begin < total;) {
-    const std::int64_t rows = std::min(total - begin, backend.max_chunk_rows());
-    const auto chunk = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows));
-    const bool final_chunk = begin + rows == total;
-    {
-      const std::lock_guard lock(model_->compute_mutex());
-      run_layers(model_->config(), backend, state, chunk, final_chunk ? rows - 1 : rows);
-      if (final_chunk) backend.head(rows - 1, writable_logits());
-    }
-    tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
+    const std::int64_t rows = std::min(total - begin, model_->backend().max_chunk_rows());
+    ++revision_;
+    run_chunk(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)), begin + rows == total);
     begin += rows;
-    logits_valid_ = final_chunk;
-    if (progress) progress(begin, total);
+    between_chunks(begin, total, progress);
   }
 }
 
-void Session::prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
-  const Entry entry(*this);
-  model_->require_same_process();
-  check_ids(ids);
-  run(ids, *state_, progress);
+void Session::compute_pending() {
+  if (!pending_) return;
+  run_chunk(std::span(&*pending_, 1), true);
+  pending_.reset();
 }
 
-void Session::decode(std::int32_t token) {
+Logits Session::prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
   const Entry entry(*this);
-  model_->require_same_process();
-  const std::span ids(&token, 1);
+  cancelled_.store(false, std::memory_order_relaxed);
+  check_usable();
   check_ids(ids);
-  run(ids, *state_, {});
+  check_room(static_cast<std::int64_t>(ids.size()));
+  compute_pending();
+  run(ids, progress);
+  return logits_;
 }
 
-std::int32_t Session::sample(const Sampling& sampling, std::uint64_t seed, std::int64_t candidates) {
+Logits Session::decode(std::int32_t token) { return prefill(std::span(&token, 1), {}); }
+
+std::uint64_t Session::begin_generation() {
+  const Entry entry(*this);
+  cancelled_.store(false, std::memory_order_relaxed);
+  return revision_;
+}
+
+std::optional<std::int32_t> Session::next_token(const Sampling& sampling, std::uint64_t seed, std::int64_t candidates,
+                                                std::span<const std::int32_t> stops, std::uint64_t expected_revision) {
   const Entry entry(*this);
   sampling.validate();
+  check_usable();
+  if (revision_ != expected_revision) {
+    throw Error(ErrorKind::invalid_argument, "the session was changed while a generation was in use; start it again");
+  }
   if (!logits_valid_) {
     throw Error(ErrorKind::invalid_argument, "there are no logits to sample from; call prefill() or decode() first");
   }
+  check_room(1);
+  between_chunks(0, 1, {});
+  compute_pending();
   const auto count = static_cast<std::size_t>(std::clamp<std::int64_t>(candidates, 1, model_->config().vocab_size));
-  return sampler_.sample(std::span<const float>(*logits_).first(count), sampling, seed,
-                         static_cast<std::uint64_t>(state_->position()));
+  const std::int32_t token = sampler_.sample(std::span<const float>(*logits_).first(count), sampling, seed,
+                                             static_cast<std::uint64_t>(state_->position()));
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return std::nullopt;
+  pending_ = token;
+  ++revision_;
+  return token;
 }
 
 Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
   const Entry entry(*this);
+  cancelled_.store(false, std::memory_order_relaxed);
   model_->require_same_process();
   check_ids(ids);
   const auto total = static_cast<std::int64_t>(ids.size());
@@ -126,13 +192,13 @@ Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback&
     const auto first = static_cast<std::size_t>(begin);
     const auto count = static_cast<std::size_t>(rows);
     {
-      const std::lock_guard lock(model_->compute_mutex());
+      const std::scoped_lock lock(model_->compute_mutex());
       run_layers(model_->config(), backend, *state, ids.subspan(first, count), 0);
       backend.score(ids.subspan(first + 1, count), std::span(scores.log_probabilities).subspan(first, count),
                     std::span(scores.argmax).subspan(first, count));
     }
     begin += rows;
-    if (progress) progress(begin, total - 1);
+    between_chunks(begin, total - 1, progress);
   }
   return scores;
 }
@@ -141,7 +207,34 @@ void Session::reset() {
   const Entry entry(*this);
   state_->reset();
   tokens_.clear();
+  pending_.reset();
   logits_valid_ = false;
+  state_lost_ = false;
+  ++revision_;
+}
+
+std::shared_ptr<Snapshot> Session::snapshot(bool with_pending) const {
+  const Entry entry(*this);
+  check_usable();
+  return std::make_shared<Snapshot>(model_, state_->clone(), tokens_, with_pending ? pending_ : std::nullopt,
+                                    logits_valid_ ? logits_ : nullptr);
+}
+
+void Session::restore(const Snapshot& snapshot) {
+  const Entry entry(*this);
+  if (!snapshot.belongs_to(*model_)) {
+    throw Error(ErrorKind::invalid_argument,
+                "the snapshot was taken of a session of another model; load_session() moves a session between models");
+  }
+  auto state = snapshot.state().clone();
+  std::vector<std::int32_t> tokens = snapshot.tokens();
+  logits_ = snapshot.logits();
+  logits_valid_ = logits_ != nullptr;
+  state_ = std::move(state);
+  tokens_ = std::move(tokens);
+  pending_ = snapshot.pending();
+  state_lost_ = false;
+  ++revision_;
 }
 
 void Session::close() {
@@ -149,28 +242,31 @@ void Session::close() {
   const Entry entry(*this);
   state_.reset();
   tokens_.clear();
+  pending_.reset();
   logits_.reset();
   logits_valid_ = false;
   model_.reset();
 }
 
 std::int64_t Session::position() const {
-  const Entry entry(*this);
-  return state_->position();
+  const Reading reading(*this);
+  return static_cast<std::int64_t>(tokens_.size()) + (pending_ ? 1 : 0);
 }
 
 std::vector<std::int32_t> Session::tokens() const {
-  const Entry entry(*this);
-  return tokens_;
+  const Reading reading(*this);
+  std::vector<std::int32_t> all = tokens_;
+  if (pending_) all.push_back(*pending_);
+  return all;
 }
 
 std::size_t Session::state_bytes() const {
-  const Entry entry(*this);
+  const Reading reading(*this);
   return state_->bytes();
 }
 
-std::shared_ptr<const std::vector<float>> Session::logits() const {
-  const Entry entry(*this);
+Logits Session::logits() const {
+  const Reading reading(*this);
   return logits_valid_ ? logits_ : nullptr;
 }
 

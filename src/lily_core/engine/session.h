@@ -5,16 +5,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/model.h"
 #include "engine/sampler.h"
+#include "engine/snapshot.h"
 
 namespace lily {
 
 // Called between chunks; may throw to stop. (done tokens, all tokens of the call)
 using ProgressCallback = std::function<void(std::int64_t, std::int64_t)>;
+
+using Logits = std::shared_ptr<const std::vector<float>>;  // [vocab_size]
 
 struct Scores {
   std::vector<float> log_probabilities;  // [tokens - 1] of ids[1:], natural logarithm
@@ -23,20 +27,35 @@ struct Scores {
 
 // One caller at a time: a second thread gets Error(busy), and the session is unchanged. Distinct sessions of a model
 // may be used from distinct threads; their chunks take turns.
+//
+// A call that fails inside a chunk (out of memory) loses the state, which cannot be rewound: further calls are refused
+// until reset(). Every other failure leaves the sequence as it was, or longer by whole chunks.
 class Session {
  public:
   explicit Session(std::shared_ptr<Model> model);
 
-  // Appends ids in chunks and computes the last position's logits. When the callback throws, the chunks before are
+  // Appends ids in chunks and returns the last position's logits. When the callback throws, the chunks before are
   // part of the session (see tokens()) and there are no logits until the next call.
-  void prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress);
-  // Appends one token and computes its logits.
-  void decode(std::int32_t token);
-  // The token that sampling picks for the next position from the current logits, among ids below candidates.
-  [[nodiscard]] std::int32_t sample(const Sampling& sampling, std::uint64_t seed, std::int64_t candidates);
+  Logits prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress);
+  // Appends one token and returns its logits.
+  Logits decode(std::int32_t token);
+  // Ends an earlier cancellation and returns the revision that the first next_token() expects.
+  [[nodiscard]] std::uint64_t begin_generation();
+  // Samples the next position's token among ids below candidates and appends it; it is computed when it is needed, so
+  // that the last token of a generation costs nothing. A stop token is not appended: nothing is returned.
+  // Throws when the sequence is not at expected_revision; each appended token adds one to it.
+  [[nodiscard]] std::optional<std::int32_t> next_token(const Sampling& sampling, std::uint64_t seed,
+                                                       std::int64_t candidates, std::span<const std::int32_t> stops,
+                                                       std::uint64_t expected_revision);
   // Teacher-forced from the empty sequence; leaves this session as it was.
   [[nodiscard]] Scores score(std::span<const std::int32_t> ids, const ProgressCallback& progress);
+  // From another thread: the call in progress throws Error(cancelled) after its current chunk or token.
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   void reset();
+  // The sequence as it is now; `with_pending` false leaves out a last token that is not computed yet.
+  [[nodiscard]] std::shared_ptr<Snapshot> snapshot(bool with_pending) const;
+  // Goes on from a snapshot of a session of the same model.
+  void restore(const Snapshot& snapshot);
   void close();
 
   [[nodiscard]] bool closed() const { return model_ == nullptr; }
@@ -44,22 +63,33 @@ class Session {
   [[nodiscard]] std::vector<std::int32_t> tokens() const;
   [[nodiscard]] std::size_t state_bytes() const;
   // Logits of the last position [vocab_size]; null before the first prefill and after an interrupted one.
-  [[nodiscard]] std::shared_ptr<const std::vector<float>> logits() const;
+  [[nodiscard]] Logits logits() const;
 
  private:
   class Entry;  // holds the session for one call
+  class Reading;
 
   void check_ids(std::span<const std::int32_t> ids) const;
-  void run(std::span<const std::int32_t> ids, SessionState& state, const ProgressCallback& progress);
+  void check_usable() const;
+  void check_room(std::int64_t count) const;
+  void compute_pending();
+  void run(std::span<const std::int32_t> ids, const ProgressCallback& progress);
+  void run_chunk(std::span<const std::int32_t> chunk, bool final_chunk);
+  void between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const;
   std::vector<float>& writable_logits();
 
   std::shared_ptr<Model> model_;
   std::unique_ptr<SessionState> state_;
-  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> tokens_;     // computed
+  std::optional<std::int32_t> pending_;  // the sequence's last token, when next_token() has left it to be computed
+  std::uint64_t revision_ = 0;           // one more for every change of the sequence
+  bool state_lost_ = false;
   std::shared_ptr<std::vector<float>> logits_;
   bool logits_valid_ = false;
   Sampler sampler_;
-  mutable std::atomic<bool> in_use_{false};
+  std::atomic<bool> cancelled_{false};
+  enum class Use : std::uint8_t { none, reading, calling };
+  mutable std::atomic<Use> use_{Use::none};
 };
 
 }  // namespace lily

@@ -1,0 +1,8 @@
+"""Prefix reuse: a radix tree of snapshots, and prefill that starts from the longest known prefix."""
+
+from __future__ import annotations
+
+from lily.cache.explanation import CacheExplanation
+from lily.cache.prefix_cache import CacheStats, PrefixCache
+
+__all__ = ["CacheExplanation", "CacheStats", "PrefixCache"]

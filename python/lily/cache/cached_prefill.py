@@ -1,0 +1,119 @@
+"""Prefill of a whole prompt from the longest known prefix, with snapshots on the way."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lily import _core
+from lily.cache.prefix_cache import PrefixCache
+from lily.errors import ContextOverflowError, InvalidArgumentError, LilyError
+from lily.session import Progress, Session
+
+if TYPE_CHECKING:
+    from lily.model import Model
+
+__all__ = ["as_positions", "cached_prefill"]
+
+# A prompt that leaves a known one this far behind the last snapshot gets a snapshot there: others may do the same.
+_MIN_BRANCH_TOKENS = 32
+
+
+def cached_prefill(
+    model: Model,
+    session: Session,
+    ids: npt.NDArray[np.int32],
+    positions: list[int],
+    interval: int,
+    progress: Progress | None,
+) -> None:
+    """Bring an empty session to the end of `ids`, with logits. See `Model.cached_session`."""
+    cache = model.cache
+    total = len(ids)
+    _check(model, ids)
+    snapshot, known = cache._find(ids)
+    cached = 0
+    if snapshot is not None:
+        snapshot.restore_into(session._native)
+        cached = session.position
+    session._cached_tokens = cached
+    if progress is not None:
+        progress(cached, total)
+    if known - cached >= _MIN_BRANCH_TOKENS:
+        positions = [*positions, known]
+    borders = _borders(cached, total, positions, interval) if cache.enabled else [total]
+    try:
+        _compute(session, cache, ids, borders, progress)
+    except BaseException:
+        _keep_progress(session, cache)
+        raise
+    finally:
+        if not session._native.closed:
+            cache._count(cached, session.position - cached)
+
+
+def as_positions(positions: Iterable[int], total: int) -> list[int]:
+    """`positions` as a list; anything else than places within a prompt of `total` tokens is refused."""
+    try:
+        found = [operator.index(position) for position in positions]
+    except TypeError:
+        raise InvalidArgumentError(f"snapshot_at must be a collection of positions, not {positions!r}") from None
+    for position in found:
+        if not 0 <= position <= total:
+            raise InvalidArgumentError(f"snapshot_at: {position} is not a position within the prompt's {total} tokens")
+    return found
+
+
+def _check(model: Model, ids: npt.NDArray[np.int32]) -> None:
+    # The whole prompt is checked before any of it is computed.
+    if len(ids) > model.max_context:
+        raise ContextOverflowError(
+            f"the prompt has {len(ids)} tokens and the maximum context is {model.max_context} "
+            "(max_context of Model.load)"
+        )
+    vocab_size = model.config.vocab_size
+    wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if wrong.size:
+        index = int(wrong[0])
+        raise InvalidArgumentError(
+            f"token id {ids[index]} at index {index} is outside the vocabulary [0, {vocab_size})"
+        )
+
+
+def _borders(cached: int, total: int, positions: Iterable[int], interval: int) -> list[int]:
+    """Ends of the parts to compute, each followed by a snapshot. Results do not depend on where a prompt is parted."""
+    borders = {position for position in positions if cached < position < total}
+    if interval:
+        borders.update(range((cached // interval + 1) * interval, total, interval))
+    if cached < total:
+        borders.add(total)
+    return sorted(borders)
+
+
+def _compute(
+    session: Session, cache: PrefixCache, ids: npt.NDArray[np.int32], borders: list[int], progress: Progress | None
+) -> None:
+    total = len(ids)
+    begin = session.position
+    for end in borders:
+        observe = None if progress is None else _shifted(progress, begin, total)
+        session.prefill(ids[begin:end], progress=observe)
+        cache.insert(session)
+        begin = end
+
+
+def _shifted(progress: Progress, begin: int, total: int) -> Progress:
+    return lambda done, _: progress(begin + done, total)
+
+
+def _keep_progress(session: Session, cache: PrefixCache) -> None:
+    """After an interruption: what was computed until then is where a second try begins."""
+    try:
+        if session.position > session.cached_tokens:
+            cache._add(_core.Snapshot.take(session._native, False))
+    except LilyError:
+        return  # the state is lost with the failure that is being reported

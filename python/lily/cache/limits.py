@@ -1,0 +1,47 @@
+"""Default limits of the prefix cache, and the check of its options."""
+
+from __future__ import annotations
+
+import operator
+import os
+from pathlib import Path
+
+from lily.errors import ConfigError
+
+__all__ = ["DEFAULT_SNAPSHOT_INTERVAL", "as_count_option", "default_cache_bytes"]
+
+#: Tokens between snapshots within a long prompt: with about 63 MB of recurrent state each (Qwen3.6-35B-A3B), a prompt
+#: of 128K tokens leaves 16, half of the default limit.
+DEFAULT_SNAPSHOT_INTERVAL = 8192
+
+_LARGEST_DEFAULT = 2 << 30
+_SHARE_OF_MEMORY = 10
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def default_cache_bytes() -> int:
+    """A tenth of the memory of the machine or container, at most 2 GiB."""
+    return min(_LARGEST_DEFAULT, _memory_bytes() // _SHARE_OF_MEMORY)
+
+
+def _memory_bytes() -> int:
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        memory = _LARGEST_DEFAULT
+    try:
+        limit = _CONTAINER_LIMIT.read_text().strip()
+    except OSError:
+        return memory
+    return min(memory, int(limit)) if limit.isdigit() else memory
+
+
+def as_count_option(name: str, value: int) -> int:
+    """`value` if it is an integer of at least 0."""
+    try:
+        count = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        count = -1
+    if not 0 <= count < 1 << 63:
+        raise ConfigError(f"{name} must be an integer of at least 0, not {value!r}")
+    return count

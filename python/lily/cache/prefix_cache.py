@@ -1,0 +1,212 @@
+"""PrefixCache: snapshots of earlier prompts and answers, found by their token ids, least recently used out first."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lily import _core
+from lily.cache.explanation import CacheExplanation
+from lily.cache.radix_tree import Match, Node, RadixTree
+from lily.session import Session, Tokens, as_token_ids
+
+if TYPE_CHECKING:
+    from lily.text import Tokenizer
+
+__all__ = ["CacheStats", "PrefixCache"]
+
+_TEXT_TOKENS = 24  # shown on each side of a difference
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """Counters of a prefix cache since it was made."""
+
+    snapshots: int  #: held now
+    bytes: int  #: held by them now, each shared piece once
+    limit_bytes: int
+    hits: int  #: prompts of which at least one token came from the cache
+    misses: int
+    cached_tokens: int  #: prompt tokens that came from the cache
+    computed_tokens: int  #: prompt tokens that were computed
+    evictions: int  #: snapshots dropped to stay within the limit
+
+
+class _Entry:
+    """One snapshot and its place in the tree."""
+
+    __slots__ = ("node", "snapshot")
+
+    def __init__(self, snapshot: _core.Snapshot, node: Node[_Entry]) -> None:
+        self.snapshot = snapshot
+        self.node = node
+
+
+class PrefixCache:
+    """Snapshots of sequences that were computed before. One for each model: ``model.cache``; thread-safe.
+
+    Recurrent state cannot be rewound, so a prompt can only start from a position where a snapshot was taken:
+    `Model.cached_session` takes them at the positions that it is told, at the end of each prompt, where a prompt leaves
+    a known one, and at regular intervals; `insert` keeps the end of a generation.
+
+    The least recently used snapshots go first when the limit is reached. Using one also refreshes those before it at
+    which several sequences branch, and the first of all: a system prompt shared by conversations stays.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._lock = threading.RLock()
+        self._tree: RadixTree[_Entry] = RadixTree()
+        self._order: OrderedDict[int, _Entry] = OrderedDict()  # by id of the entry, least recently used first
+        self._ledger = _core.MemoryLedger()
+        self._hits = self._misses = self._cached_tokens = self._computed_tokens = self._evictions = 0
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is kept: false with ``prefix_cache_bytes=0``."""
+        return self._limit > 0
+
+    def insert(self, session: Session) -> None:
+        """Keep the sequence of a session as it is now, e.g. at the end of a generation.
+
+        Costs no computation and copies no keys or values. A last token that is not computed yet is left out.
+
+        Raises
+        ------
+        BusyError, ClosedError
+            The session is in use by another call, or closed.
+        """
+        if self.enabled:
+            self._add(_core.Snapshot.take(session._native, False))
+
+    def explain(self, ids: Tokens, tokenizer: Tokenizer | None = None) -> CacheExplanation:
+        """Why `ids` would start where they would: the first difference from what is known, and the nearest snapshot.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            Token ids of a prompt.
+        tokenizer : Tokenizer, optional
+            Adds the text around the difference.
+        """
+        array = as_token_ids(ids)
+        with self._lock:
+            match = self._tree.match(array)
+            usable = self._usable(match, len(array))
+            cached = usable.node.length if usable is not None else 0
+            stored = self._tree.stored_after(match, _TEXT_TOKENS)
+        length = match.length
+        differs = length < len(array)
+
+        def text(part: npt.NDArray[np.int32]) -> str | None:
+            return None if tokenizer is None else tokenizer.decode(part.tolist())
+
+        return CacheExplanation(
+            total_tokens=len(array),
+            matched_tokens=length,
+            cached_tokens=cached,
+            recompute_tokens=len(array) - cached,
+            given_token=int(array[length]) if differs else None,
+            stored_token=int(stored[0]) if differs and len(stored) else None,
+            text_before=text(array[max(0, length - _TEXT_TOKENS) : length]),
+            given_text=text(array[length : length + _TEXT_TOKENS]),
+            stored_text=text(stored),
+        )
+
+    def clear(self) -> None:
+        """Drop everything; the counters stay."""
+        with self._lock:
+            self._tree = RadixTree()
+            self._order.clear()
+            self._ledger = _core.MemoryLedger()
+
+    def stats(self) -> CacheStats:
+        """Counters and sizes now."""
+        with self._lock:
+            return CacheStats(
+                snapshots=len(self._order),
+                bytes=self._ledger.bytes,
+                limit_bytes=self._limit,
+                hits=self._hits,
+                misses=self._misses,
+                cached_tokens=self._cached_tokens,
+                computed_tokens=self._computed_tokens,
+                evictions=self._evictions,
+            )
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __repr__(self) -> str:
+        if not self.enabled:
+            return "<lily.PrefixCache off>"
+        stats = self.stats()
+        return (
+            f"<lily.PrefixCache snapshots={stats.snapshots} bytes={stats.bytes} limit_bytes={stats.limit_bytes} "
+            f"hits={stats.hits} misses={stats.misses}>"
+        )
+
+    # -- for cached prefill ----------------------------------------------------------------------------------------
+
+    def _find(self, ids: npt.NDArray[np.int32]) -> tuple[_core.Snapshot | None, int]:
+        """(the snapshot at the longest usable prefix of `ids`, number of leading ids that are known)."""
+        with self._lock:
+            match = self._tree.match(ids)
+            usable = self._usable(match, len(ids))
+            if usable is not None:
+                self._refresh(match, usable)
+            return (None if usable is None else usable.snapshot), match.length
+
+    def _count(self, cached: int, computed: int) -> None:
+        with self._lock:
+            self._hits += cached > 0
+            self._misses += cached == 0
+            self._cached_tokens += cached
+            self._computed_tokens += computed
+
+    def _add(self, snapshot: _core.Snapshot) -> None:
+        ids = snapshot.tokens
+        if not self.enabled or len(ids) == 0:
+            return
+        with self._lock:
+            node = self._tree.insert(ids)
+            known = node.entry
+            if known is not None:
+                if known.snapshot.has_logits or not snapshot.has_logits:
+                    self._order.move_to_end(id(known))
+                    return
+                self._drop(known)
+            entry = node.entry = _Entry(snapshot, node)
+            self._order[id(entry)] = entry
+            self._ledger.add(snapshot)
+            while self._ledger.bytes > self._limit and self._order:
+                oldest = next(iter(self._order.values()))
+                self._drop(oldest)
+                self._tree.prune(oldest.node)
+                self._evictions += 1
+
+    def _drop(self, entry: _Entry) -> None:
+        entry.node.entry = None
+        del self._order[id(entry)]
+        self._ledger.remove(entry.snapshot)
+
+    @staticmethod
+    def _usable(match: Match[_Entry], total: int) -> _Entry | None:
+        # The whole prompt can only come from a snapshot that has its logits.
+        for node in reversed(match.path):
+            entry = node.entry
+            if entry is not None and (node.length < total or entry.snapshot.has_logits):
+                return entry
+        return None
+
+    def _refresh(self, match: Match[_Entry], used: _Entry) -> None:
+        known = [node for node in match.path if node.entry is not None]
+        for index, node in enumerate(known):
+            entry = node.entry
+            if entry is not None and (index == 0 or len(node.children) > 1 or entry is used):
+                self._order.move_to_end(id(entry))
