@@ -1,0 +1,1 @@
+"""Chats: messages in, typed events out."""

@@ -1,0 +1,176 @@
+"""What a turn of a chat yields: pieces of reasoning and content, tool calls, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "Answer",
+    "ContentDelta",
+    "Done",
+    "Event",
+    "FinishReason",
+    "ReasoningDelta",
+    "Timings",
+    "TokenLogprob",
+    "ToolCall",
+    "ToolCallEvent",
+    "Usage",
+    "collect",
+]
+
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token and the natural logarithm of its probability; `top` holds the most probable ones at its place."""
+
+    token: str
+    id: int
+    bytes: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    """A piece of the thinking block's text."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContentDelta:
+    """A piece of the answer's text."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool that the model asks for.
+
+    Attributes
+    ----------
+    name : str
+        The tool's name; the model may have made it up.
+    arguments : mapping
+        By parameter, of the types in the tool's schema where the text fits them, else strings.
+    id : str
+        Links the result to the call.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+    @property
+    def arguments_json(self) -> str:
+        """The arguments as JSON text, as OpenAI's format has them."""
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+    def as_message_part(self) -> dict[str, Any]:
+        """The entry of an assistant message's ``tool_calls``."""
+        function = {"name": self.name, "arguments": self.arguments_json}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True)
+class ToolCallEvent:
+    """A complete, parsed tool call."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of a turn; the stop token is not counted.
+
+    `cached_tokens` of the prompt were not computed again; `reasoning_tokens` are part of `completion_tokens`.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall-clock seconds of a turn."""
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a turn.
+
+    Attributes
+    ----------
+    finish_reason : str
+        "stop": the model ended its turn, or a stop string came; "length": max_tokens or the context's end;
+        "tool_calls": it ended its turn and made at least one call; "cancelled": `Chat.cancel` was called.
+    stop_string : str, optional
+        The stop string that ended the turn.
+    partial_tool_call : str
+        Text of a tool call that the end of the turn cut off; it must not be executed.
+    """
+
+    finish_reason: FinishReason
+    usage: Usage = Usage()
+    timings: Timings = Timings()
+    stop_string: str | None = None
+    partial_tool_call: str = ""
+
+
+Event = ReasoningDelta | ContentDelta | ToolCallEvent | Done
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All events of one turn put together."""
+
+    content: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    done: Done
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """How the turn ended."""
+        return self.done.finish_reason
+
+    def __str__(self) -> str:
+        return self.content
+
+
+def collect(events: Iterable[Event]) -> Answer:
+    """Exhaust the events of one turn and put them together."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    done = Done("cancelled")
+    for event in events:
+        if isinstance(event, ContentDelta):
+            content.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            reasoning.append(event.text)
+        elif isinstance(event, ToolCallEvent):
+            calls.append(event.call)
+        else:
+            done = event
+    return Answer("".join(content), "".join(reasoning), tuple(calls), done)

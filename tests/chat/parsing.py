@@ -1,0 +1,46 @@
+"""Feeds text to the output parser in pieces and puts what comes out together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lily.chat.argument_values import ToolSchemas
+from lily.chat.events import ContentDelta, ReasoningDelta
+from lily.chat.output_parser import OutputParser
+
+
+def tool(name: str, required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def pieces_of(text: str, borders: Iterable[int]) -> list[str]:
+    places = [0, *sorted({border for border in borders if 0 < border < len(text)}), len(text)]
+    return [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+
+
+def parse(pieces: Iterable[str], *, reasoning=False, tools=None, truncated=False) -> dict[str, Any]:
+    """Content, reasoning, calls and the cut-off call of an output that comes in pieces."""
+    parser = OutputParser(reasoning=reasoning, tools=None if tools is None else ToolSchemas(tools))
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    events += parser.finish(truncated=truncated)
+    content = "".join(event.text for event in events if isinstance(event, ContentDelta))
+    thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+    calls = [
+        (event.call.name, dict(event.call.arguments))
+        for event in events
+        if not isinstance(event, (ContentDelta, ReasoningDelta))
+    ]
+    return {"content": content, "reasoning": thought, "calls": calls, "partial": parser.partial_tool_call}
+
+
+def parse_every_way(text: str, **options: Any) -> dict[str, Any]:
+    """The result, after checking that it is the same for the whole text, single characters and some other cuts."""
+    whole = parse([text], **options)
+    assert parse(list(text), **options) == whole
+    for step in (2, 3, 7, 11):
+        assert parse(pieces_of(text, range(step, len(text), step)), **options) == whole
+    for border in range(1, len(text)):
+        assert parse([text[:border], text[border:]], **options) == whole
+    return whole

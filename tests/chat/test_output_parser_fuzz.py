@@ -1,0 +1,102 @@
+"""Fuzz of the output parser: it never fails, cuts do not matter, and what the template writes reads back."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from parsing import parse, pieces_of, tool
+
+from lily.chat.argument_values import convert
+from lily.text import ChatTemplate
+
+SCHEMA = {"n": {"type": "integer"}, "o": {"type": "object"}, "s": {"type": "string"}}
+TOOLS = [tool("f", ["n"], **SCHEMA), tool("g")]
+FRAGMENTS = [
+    "<tool_call>", "</tool_call>", "<function=f>", "<function=g>", "<function=h>", "</function>", "<parameter=n>",
+    "<parameter=s>", "<parameter=o>", "</parameter>", "<think>", "</think>", "\n", "\r\n", " ", "<", ">", "</", "{",
+    '{"name": "f", "arguments": {"n": 1}}', '{"a": [1]}', "}", "7", "3.0", "text", "\u00e9\U0001f600", "<function=",
+    "<parameter=", "<tool_", "</func", "\u2028", "\x00", '"',
+]  # fmt: skip
+texts = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=24).map("".join)
+cuts = st.lists(st.integers(0, 200), max_size=12)
+fast = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+
+
+@fast
+@given(texts, cuts, st.booleans(), st.booleans(), st.booleans())
+def test_cuts_do_not_matter_and_nothing_fails(text, borders, reasoning, with_tools, truncated):
+    options = {"reasoning": reasoning, "tools": TOOLS if with_tools else None, "truncated": truncated}
+    whole = parse([text], **options)
+    assert parse(pieces_of(text, borders), **options) == whole
+    assert parse(list(text), **options) == whole
+    for _, arguments in whole["calls"]:
+        assert json.loads(json.dumps(arguments)) == arguments
+    if with_tools:
+        assert "<tool_call>" not in whole["content"]
+        assert "</tool_call>" not in whole["content"]
+        assert "<function=f>" not in whole["content"]
+    assert "</think>" not in whole["content"] + whole["reasoning"]
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False, allow_infinity=False),
+              st.text(st.characters(codec="utf-8"), max_size=12)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)  # fmt: skip
+TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def _schema_of(value):
+    return {"type": "null"} if value is None else {"type": TYPES[type(value)]}
+
+
+@settings(fast, max_examples=200)
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), json_values, max_size=3), min_size=1, max_size=3), cuts)
+def test_what_the_template_writes_reads_back(template_text, calls, borders):
+    tools = [tool(f"t{at}", **{key: _schema_of(value) for key, value in call.items()}) for at, call in enumerate(calls)]
+    message = {
+        "role": "assistant",
+        "content": "C",
+        "reasoning_content": "R",
+        "tool_calls": [{"function": {"name": f"t{at}", "arguments": call}} for at, call in enumerate(calls)],
+    }
+    template = ChatTemplate(template_text)
+    prompt = template.render([{"role": "user", "content": "A"}], tools=tools)
+    text = template.render([{"role": "user", "content": "A"}, message], tools=tools, add_generation_prompt=False)
+    output = text[len(prompt) :].removesuffix("<|im_end|>\n")
+    result = parse(pieces_of(output, borders), reasoning=True, tools=tools)
+    assert result["content"] == "C"
+    assert result["reasoning"] == "R"
+    assert result["calls"] == [(f"t{at}", call) for at, call in enumerate(calls)]
+
+
+@pytest.fixture(scope="module")
+def template_text(tiny):
+    return (tiny / "chat_template.jinja").read_text(encoding="utf-8")
+
+
+schemas = st.recursive(
+    st.one_of(
+        st.just({}),
+        st.builds(lambda kind: {"type": kind}, st.sampled_from([*TYPES.values(), "null", "odd", 3])),
+        st.builds(lambda kinds: {"type": kinds}, st.lists(st.sampled_from([*TYPES.values(), "null"]), max_size=3)),
+        st.builds(lambda choices: {"enum": choices}, st.lists(json_values, max_size=3)),
+        st.just({"$ref": "#/$defs/x"}),
+        st.just({"$ref": "#"}),
+        st.none(),
+    ),
+    lambda inner: st.builds(lambda word, branches: {word: branches}, st.sampled_from(["anyOf", "oneOf", "allOf"]),
+                            st.lists(inner, max_size=3)),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@fast
+@given(st.one_of(texts, json_values.map(json.dumps), st.text(max_size=20)), schemas, schemas)
+def test_conversion_never_fails(text, schema, referred):
+    root = {"$defs": {"x": referred}, "anyOf": [{"$ref": "#"}]}
+    value = convert(text, schema, root)
+    json.dumps(value, ensure_ascii=False).encode()
+    assert value == convert(text, schema, root)
