@@ -9,5 +9,6 @@ from lily.errors import LilyError
 from lily.model import Model
 from lily.sampling import Sampling
 from lily.session import Session
+from lily.snapshot import Snapshot
 
-__all__ = ["LilyError", "Model", "Plan", "Sampling", "Session", "__version__", "errors", "plan"]
+__all__ = ["LilyError", "Model", "Plan", "Sampling", "Session", "Snapshot", "__version__", "errors", "plan"]

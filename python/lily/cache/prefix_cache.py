@@ -37,14 +37,16 @@ class CacheStats:
     evictions: int  #: snapshots dropped to stay within the limit
 
 
+@dataclass(frozen=True)
 class _Entry:
-    """One snapshot and its place in the tree."""
+    """One snapshot and its place in the tree.
 
-    __slots__ = ("node", "snapshot")
+    Nodes name entries by key and not by reference: nothing that holds memory is part of a reference cycle, so memory
+    is freed when an entry goes and not at the next garbage collection.
+    """
 
-    def __init__(self, snapshot: _core.Snapshot, node: Node[_Entry]) -> None:
-        self.snapshot = snapshot
-        self.node = node
+    snapshot: _core.Snapshot
+    node: Node[int]
 
 
 class PrefixCache:
@@ -61,8 +63,9 @@ class PrefixCache:
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._lock = threading.RLock()
-        self._tree: RadixTree[_Entry] = RadixTree()
-        self._order: OrderedDict[int, _Entry] = OrderedDict()  # by id of the entry, least recently used first
+        self._tree: RadixTree[int] = RadixTree()
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()  # by key, least recently used first
+        self._next_key = 0
         self._ledger = _core.MemoryLedger()
         self._hits = self._misses = self._cached_tokens = self._computed_tokens = self._evictions = 0
 
@@ -98,7 +101,7 @@ class PrefixCache:
         with self._lock:
             match = self._tree.match(array)
             usable = self._usable(match, len(array))
-            cached = usable.node.length if usable is not None else 0
+            cached = 0 if usable is None else usable.length
             stored = self._tree.stored_after(match, _TEXT_TOKENS)
         length = match.length
         differs = length < len(array)
@@ -122,14 +125,14 @@ class PrefixCache:
         """Drop everything; the counters stay."""
         with self._lock:
             self._tree = RadixTree()
-            self._order.clear()
+            self._entries.clear()
             self._ledger = _core.MemoryLedger()
 
     def stats(self) -> CacheStats:
         """Counters and sizes now."""
         with self._lock:
             return CacheStats(
-                snapshots=len(self._order),
+                snapshots=len(self._entries),
                 bytes=self._ledger.bytes,
                 limit_bytes=self._limit,
                 hits=self._hits,
@@ -140,7 +143,7 @@ class PrefixCache:
             )
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._entries)
 
     def __repr__(self) -> str:
         if not self.enabled:
@@ -158,9 +161,10 @@ class PrefixCache:
         with self._lock:
             match = self._tree.match(ids)
             usable = self._usable(match, len(ids))
-            if usable is not None:
-                self._refresh(match, usable)
-            return (None if usable is None else usable.snapshot), match.length
+            if usable is None or usable.entry is None:
+                return None, match.length
+            self._refresh(match, usable)
+            return self._entries[usable.entry].snapshot, match.length
 
     def _count(self, cached: int, computed: int) -> None:
         with self._lock:
@@ -175,38 +179,34 @@ class PrefixCache:
             return
         with self._lock:
             node = self._tree.insert(ids)
-            known = node.entry
-            if known is not None:
-                if known.snapshot.has_logits or not snapshot.has_logits:
-                    self._order.move_to_end(id(known))
+            if node.entry is not None:
+                if self._entries[node.entry].snapshot.has_logits or not snapshot.has_logits:
+                    self._entries.move_to_end(node.entry)
                     return
-                self._drop(known)
-            entry = node.entry = _Entry(snapshot, node)
-            self._order[id(entry)] = entry
+                self._drop(node.entry)
+            node.entry = self._next_key
+            self._next_key += 1
+            self._entries[node.entry] = _Entry(snapshot, node)
             self._ledger.add(snapshot)
-            while self._ledger.bytes > self._limit and self._order:
-                oldest = next(iter(self._order.values()))
-                self._drop(oldest)
-                self._tree.prune(oldest.node)
+            while self._ledger.bytes > self._limit and self._entries:
+                self._tree.prune(self._drop(next(iter(self._entries))))
                 self._evictions += 1
 
-    def _drop(self, entry: _Entry) -> None:
-        entry.node.entry = None
-        del self._order[id(entry)]
+    def _drop(self, key: int) -> Node[int]:
+        entry = self._entries.pop(key)
         self._ledger.remove(entry.snapshot)
+        entry.node.entry = None
+        return entry.node
 
-    @staticmethod
-    def _usable(match: Match[_Entry], total: int) -> _Entry | None:
+    def _usable(self, match: Match[int], total: int) -> Node[int] | None:
         # The whole prompt can only come from a snapshot that has its logits.
         for node in reversed(match.path):
-            entry = node.entry
-            if entry is not None and (node.length < total or entry.snapshot.has_logits):
-                return entry
+            if node.entry is not None and (node.length < total or self._entries[node.entry].snapshot.has_logits):
+                return node
         return None
 
-    def _refresh(self, match: Match[_Entry], used: _Entry) -> None:
+    def _refresh(self, match: Match[int], used: Node[int]) -> None:
         known = [node for node in match.path if node.entry is not None]
         for index, node in enumerate(known):
-            entry = node.entry
-            if entry is not None and (index == 0 or len(node.children) > 1 or entry is used):
-                self._order.move_to_end(id(entry))
+            if node.entry is not None and (index == 0 or len(node.children) > 1 or node is used):
+                self._entries.move_to_end(node.entry)
