@@ -319,7 +319,7 @@ class Model:
             return Sampling.greedy()
         given = {
             name: value
-            for name in ("temperature", "top_k", "top_p", "min_p")
+            for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
             if (value := getattr(defaults, name)) is not None
         }
         return Sampling(**given)

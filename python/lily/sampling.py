@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from lily import _core
 from lily.errors import InvalidArgumentError
@@ -13,7 +14,9 @@ __all__ = ["Sampling"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose the next token; the filters apply in the order of the fields.
+    """How to choose the next token: first penalties and bias, then the filters in the order of the fields.
+
+    The penalties look at the whole output so far: not at the prompt, and not only at its last tokens.
 
     Parameters
     ----------
@@ -29,6 +32,15 @@ class Sampling:
     seed : int, optional
         Seed of the draws, 0 to 2**64 - 1. The draw for a position depends on the seed and the position alone,
         not on what was computed before. None takes the session's seed.
+    presence_penalty : float
+        Subtracted from the logit of each token that is in the output.
+    frequency_penalty : float
+        Subtracted from a token's logit once for each time that it is in the output.
+    repetition_penalty : float
+        Divides the positive logits and multiplies the negative ones of tokens that are in the output, once; 1 turns
+        it off (Keskar et al., arXiv 1909.05858).
+    logit_bias : mapping, optional
+        Added to the logits of these token ids; ``-math.inf`` forbids a token.
 
     Raises
     ------
@@ -41,13 +53,20 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         try:
             self._native().validate()
         except TypeError:
             raise InvalidArgumentError(
-                f"temperature, top_p and min_p must be numbers and top_k an integer of at most 2**63 - 1, not {self}"
+                f"temperature, top_p, min_p and the penalties must be numbers, and top_k an integer of at most "
+                f"2**63 - 1, not {self}"
             ) from None
         if self.seed is not None:
             object.__setattr__(self, "seed", check_seed(self.seed))
@@ -57,8 +76,36 @@ class Sampling:
         """The most probable token, always."""
         return cls(temperature=0.0)
 
+    @classmethod
+    def profile(cls, name: str) -> Sampling:
+        """What the model's card recommends for a kind of work.
+
+        Parameters
+        ----------
+        name : {"thinking", "coding", "instruct", "reasoning"}
+            Thinking in general; thinking for precise coding; answers without thinking; reasoning tasks without
+            thinking.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such profile; the message lists them.
+        """
+        if name not in _PROFILES:
+            raise InvalidArgumentError(f"there is no sampling profile {name!r}; there are {', '.join(_PROFILES)}")
+        return _PROFILES[name]
+
     def _native(self) -> _core.Sampling:
-        return _core.Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+        return _core.Sampling(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.repetition_penalty,
+            sorted((self.logit_bias or {}).items()),
+        )
 
 
 def check_seed(seed: int) -> int:
@@ -70,3 +117,28 @@ def check_seed(seed: int) -> int:
     if not 0 <= value < 1 << 64:
         raise InvalidArgumentError(f"seed must be an integer between 0 and 2**64 - 1, not {seed!r}")
     return value
+
+
+def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
+    if not isinstance(bias, Mapping):
+        raise InvalidArgumentError(f"logit_bias must map token ids to numbers, not {bias!r}")
+    checked: dict[int, float] = {}
+    for token, value in bias.items():
+        try:
+            number = operator.index(token)
+            checked[number] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgumentError(
+                f"logit_bias must map token ids to numbers, not {token!r} to {value!r}"
+            ) from None
+        if not 0 <= number < 1 << 31:
+            raise InvalidArgumentError(f"logit_bias holds the id {number}, which is no token")
+    return checked
+
+
+_PROFILES = {
+    "thinking": Sampling(temperature=1.0, top_p=0.95, top_k=20, presence_penalty=1.5),
+    "coding": Sampling(temperature=0.6, top_p=0.95, top_k=20),
+    "instruct": Sampling(temperature=0.7, top_p=0.80, top_k=20, presence_penalty=1.5),
+    "reasoning": Sampling(temperature=1.0, top_p=1.0, top_k=40, presence_penalty=2.0),
+}

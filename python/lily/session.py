@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lily import _core
 from lily.errors import BusyError, InvalidArgumentError
+from lily.generation import Generation, TokenMask
 from lily.sampling import Sampling, check_seed
 from lily.snapshot import Snapshot
 
@@ -119,24 +120,48 @@ class Session:
         CancelledError, BusyError, ClosedError
             As `prefill`.
         """
+        generation = self.generation(max_tokens, sampling=sampling, stop_tokens=stop_tokens)
+        return (token.id for token in generation)
+
+    def generation(
+        self,
+        max_tokens: int | None = None,
+        *,
+        sampling: Sampling | None = None,
+        stop_tokens: Collection[int] | None = None,
+        logprobs: int | None = None,
+        mask: TokenMask | None = None,
+    ) -> Generation:
+        """As `generate`, with more to say about each token and more control.
+
+        Parameters
+        ----------
+        max_tokens, sampling, stop_tokens
+            As in `generate`.
+        logprobs : int, optional
+            Report the log-probability of each token, and of that many most probable ones.
+        mask : callable, optional
+            Called before each token for the allowed ones: an array of uint32 with bit ``id % 32`` of word
+            ``id // 32`` set, or None for all.
+
+        Returns
+        -------
+        Generation
+            Iterates over `GeneratedToken`; `Generation.force` appends tokens of the caller's to the output.
+        """
         limit = None if max_tokens is None else as_count("max_tokens", max_tokens)
         chosen = self._model.default_sampling if sampling is None else sampling
         stops = self._model.stop_tokens if stop_tokens is None else stop_tokens
-        return self._generate(limit, chosen, as_stop_ids(stops))
-
-    def _generate(self, max_tokens: int | None, sampling: Sampling, stops: list[int]) -> Iterator[int]:
-        native_sampling = sampling._native()
-        seed = self._seed if sampling.seed is None else sampling.seed
         remaining = self._model.max_context - self.position
-        if max_tokens is not None:
-            remaining = min(remaining, max_tokens)
-        revision = self._native.begin_generation()
-        for step in range(remaining):
-            candidates = self._model.sampled_vocab_size
-            token = self._native.next_token(native_sampling, seed, candidates, stops, revision + step)
-            if token is None:
-                return
-            yield token
+        return Generation(
+            self,
+            limit=remaining if limit is None else min(limit, remaining),
+            sampling=chosen,
+            seed=self._seed if chosen.seed is None else chosen.seed,
+            stop_tokens=as_stop_ids(stops),
+            logprobs=None if logprobs is None else as_count("logprobs", logprobs),
+            mask=mask,
+        )
 
     def score(self, ids: Tokens, *, progress: Progress | None = None, return_argmax: bool = False) -> Scores:
         """Log-probabilities of a text, teacher-forced from an empty sequence; the session stays as it is.

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import lily_tiny
 import pytest
 
+import lily_tiny
 from lily.text import ChatTemplate, Tokenizer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ def tool(name: str, required: Sequence[str] = (), **properties: Any) -> dict[str
 
 def pieces_of(text: str, borders: Iterable[int]) -> list[str]:
     places = [0, *sorted({border for border in borders if 0 < border < len(text)}), len(text)]
-    return [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [text[start:end] for start, end in itertools.pairwise(places)]
 
 
 def parse(pieces: Iterable[str], *, reasoning=False, tools=None, truncated=False) -> dict[str, Any]:

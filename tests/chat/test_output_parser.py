@@ -70,7 +70,14 @@ def test_talking_about_calls_while_thinking_is_thinking():
 
 
 def test_call_drafted_while_thinking_and_made_afterwards_is_one_call():
-    text = "So " + call_text("events", day=2) + "\n</think>\n\n" + call_text("events", day=2) + "\n" + call_text("events", day=3)
+    text = (
+        "So "
+        + call_text("events", day=2)
+        + "\n</think>\n\n"
+        + call_text("events", day=2)
+        + "\n"
+        + call_text("events", day=3)
+    )
     result = parse_every_way(text, reasoning=True, tools=TOOLS)
     assert result["calls"] == [("events", {"day": 2}), ("events", {"day": 3})]
 
@@ -107,7 +114,8 @@ def test_malformed_calls_are_salvaged(text, before):
 
 
 def test_left_out_closing_tag_of_a_parameter_before_the_next_one():
-    text = "<tool_call>\n<function=write_file>\n<parameter=path>\na.txt\n<parameter=text>\nhi\n</parameter>\n</function>\n</tool_call>"
+    parameters = "<parameter=path>\na.txt\n<parameter=text>\nhi\n</parameter>\n"
+    text = f"<tool_call>\n<function=write_file>\n{parameters}</function>\n</tool_call>"
     assert parse_every_way(text, tools=TOOLS)["calls"] == [("write_file", {"path": "a.txt", "text": "hi"})]
 
 
@@ -130,7 +138,14 @@ def test_one_newline_is_taken_off_each_end_of_a_value_and_no_more(value):
 
 
 def test_several_calls_with_text_between():
-    text = "A\n\n" + call_text("events", day=1) + "\n" + call_text("events", day=2) + "\nB\n\n" + call_text("events", day=3)
+    text = (
+        "A\n\n"
+        + call_text("events", day=1)
+        + "\n"
+        + call_text("events", day=2)
+        + "\nB\n\n"
+        + call_text("events", day=3)
+    )
     result = parse_every_way(text, tools=TOOLS)
     assert [arguments["day"] for _, arguments in result["calls"]] == [1, 2, 3]
     assert result["content"] == "A\n\nB"
@@ -147,14 +162,18 @@ def test_unclosed_call_before_a_whole_one():
     assert [arguments["day"] for _, arguments in parse_every_way(text, tools=TOOLS)["calls"]] == [1, 2]
 
 
-@pytest.mark.parametrize("text", ["<tool_call>\nI cannot do that.\n</tool_call>", "<tool_call>I cannot do that.</tool_call>\n"])
+@pytest.mark.parametrize(
+    "text", ["<tool_call>\nI cannot do that.\n</tool_call>", "<tool_call>I cannot do that.</tool_call>\n"]
+)
 def test_element_without_a_call_leaves_its_text(text):
     result = parse_every_way(text, tools=TOOLS)
     assert result["content"].strip() == "I cannot do that."
     assert result["calls"] == []
 
 
-@pytest.mark.parametrize("end", range(1, len(call_text("write_file", path="p", text="long text")) - len("\n</tool_call>") - 1))
+@pytest.mark.parametrize(
+    "end", range(1, len(call_text("write_file", path="p", text="long text")) - len("\n</tool_call>") - 1)
+)
 def test_a_call_that_the_token_limit_cuts_off_is_not_made(end):
     text = call_text("write_file", path="p", text="long text")[:end]
     result = parse_every_way(text, tools=TOOLS, truncated=True)

@@ -25,7 +25,11 @@ def expected(text, stops):
     return text, None
 
 
-@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), max_size=4), st.lists(st.integers(0, 30)))
+@given(
+    st.text("abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=5), max_size=4),
+    st.lists(st.integers(0, 30)),
+)
 def test_cuts_do_not_matter(text, stops, cuts):
     assert stream(pieces_of(text, cuts), stops) == expected(text, stops)
     assert stream(list(text), stops) == expected(text, stops)

@@ -19,6 +19,7 @@ namespace lily::bind {
 namespace {
 
 using TokenIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using TokenMask = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using ReadOnlyArray = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
 
@@ -49,6 +50,29 @@ ProgressCallback make_callback(const nb::object& progress) {
 }  // namespace
 
 void bind_session(nb::module_& module) {
+  nb::class_<TokenRequest>(module, "TokenRequest", "What the next token of a session is chosen by.")
+      .def(
+          "__init__",
+          [](TokenRequest* self, const Sampling& sampling, std::uint64_t seed, std::int64_t candidates,
+             std::vector<std::int32_t> stops, std::int64_t output_begin, std::optional<std::int64_t> logprobs) {
+            new (self) TokenRequest{.sampling = sampling,
+                                    .seed = seed,
+                                    .candidates = candidates,
+                                    .stops = std::move(stops),
+                                    .output_begin = output_begin,
+                                    .mask = {},
+                                    .logprobs = logprobs};
+          },
+          "sampling"_a, "seed"_a, "candidates"_a, "stops"_a, "output_begin"_a, "logprobs"_a.none());
+  nb::class_<TokenChoice>(module, "TokenChoice", "A chosen token.")
+      .def_ro("token", &TokenChoice::token)
+      .def_ro("stops", &TokenChoice::stops)
+      .def_prop_ro("logprob", [](const TokenChoice& self) { return self.logprobs.chosen; })
+      .def_prop_ro("top_logprobs", [](const TokenChoice& self) {
+        std::vector<std::pair<std::int32_t, float>> pairs;
+        for (const TokenLogprob& entry : self.logprobs.top) pairs.emplace_back(entry.id, entry.logprob);
+        return pairs;
+      });
   nb::class_<Session>(module, "Session", "One sequence of a model; see lily.Session.")
       .def(nb::init<std::shared_ptr<Model>>(), "model"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -77,12 +101,13 @@ void bind_session(nb::module_& module) {
       .def("begin_generation", &Session::begin_generation)
       .def(
           "next_token",
-          [](Session& self, const Sampling& sampling, std::uint64_t seed, std::int64_t candidates,
-             const std::vector<std::int32_t>& stops, std::uint64_t expected_revision) {
+          [](Session& self, TokenRequest& request, const std::optional<TokenMask>& mask,
+             std::uint64_t expected_revision) {
+            request.mask = mask ? std::span(mask->data(), mask->size()) : std::span<const std::uint32_t>();
             const nb::gil_scoped_release release;
-            return self.next_token(sampling, seed, candidates, stops, expected_revision);
+            return self.next_token(request, expected_revision);
           },
-          "sampling"_a, "seed"_a, "candidates"_a, "stops"_a, "expected_revision"_a)
+          "request"_a, "mask"_a.none(), "expected_revision"_a)
       .def("cancel", &Session::cancel)
       .def(
           "score",

@@ -1,8 +1,9 @@
-// engine/sampler.cpp -- sampling filters and a counter-based random number.
+// engine/sampler.cpp -- penalties, sampling filters, log-probabilities and a counter-based random number.
 #include "engine/sampler.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -12,6 +13,10 @@ namespace lily {
 namespace {
 
 [[noreturn]] void invalid(const std::string& message) { throw Error(ErrorKind::invalid_argument, message); }
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 std::uint64_t mix(std::uint64_t value) {
   value += 0x9e3779b97f4a7c15ULL;
@@ -27,6 +32,17 @@ void Sampling::validate() const {
   if (top_k < 0) invalid("top_k must be at least 0 (0 turns it off), not " + std::to_string(top_k));
   if (!(top_p > 0.0 && top_p <= 1.0)) invalid("top_p must be in (0, 1] (1 turns it off)");
   if (!(min_p >= 0.0 && min_p <= 1.0)) invalid("min_p must be in [0, 1] (0 turns it off)");
+  if (!std::isfinite(presence_penalty)) invalid("presence_penalty must be a finite number (0 turns it off)");
+  if (!std::isfinite(frequency_penalty)) invalid("frequency_penalty must be a finite number (0 turns it off)");
+  if (!(std::isfinite(repetition_penalty) && repetition_penalty > 0.0)) {
+    invalid("repetition_penalty must be a number above 0 (1 turns it off)");
+  }
+  for (const auto& [id, bias] : logit_bias) {
+    if (id < 0) invalid("logit_bias holds the id " + std::to_string(id) + ", which is no token");
+    if (std::isnan(bias) || bias == std::numeric_limits<float>::infinity()) {
+      invalid("logit_bias of token " + std::to_string(id) + " must be a finite number or -inf");
+    }
+  }
 }
 
 double uniform_at(std::uint64_t seed, std::uint64_t position) {
@@ -37,33 +53,81 @@ std::int32_t argmax(std::span<const float> logits) {
   return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-std::int32_t Sampler::sample(std::span<const float> logits, const Sampling& sampling, std::uint64_t seed,
-                             std::uint64_t position) {
-  const std::int32_t best = argmax(logits);
-  const double maximum = logits[static_cast<std::size_t>(best)];
-  const bool ordered = std::none_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); });
-  if (!ordered || !std::isfinite(maximum)) {
-    throw Error(ErrorKind::backend, "the logits are not finite; no token can be sampled");
+void Sampler::count(std::span<const std::int32_t> output, std::size_t vocab_size) {
+  const bool grown = output.size() >= counted_.size() && counts_.size() == vocab_size &&
+                     std::equal(counted_.begin(), counted_.end(), output.begin());
+  if (!grown) {
+    counts_.assign(vocab_size, 0);
+    counted_.clear();
+    distinct_.clear();
   }
-  if (sampling.temperature == 0.0 || sampling.top_k == 1) return best;
+  for (std::size_t i = counted_.size(); i < output.size(); ++i) {
+    const std::int32_t id = output[i];
+    counted_.push_back(id);
+    if (id < 0 || index(id) >= vocab_size) continue;
+    if (counts_[index(id)]++ == 0) distinct_.push_back(id);
+  }
+}
 
-  const auto weight = [&](std::int32_t id) {
-    return std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) - maximum) / sampling.temperature);
-  };
-  candidates_.resize(logits.size());
-  std::iota(candidates_.begin(), candidates_.end(), 0);
+std::span<const float> Sampler::adjust(const SamplerInput& input, const Sampling& sampling) {
+  if (!sampling.penalizes() && sampling.logit_bias.empty() && input.mask.empty()) return input.logits;
+  adjusted_.assign(input.logits.begin(), input.logits.end());
+  if (sampling.penalizes()) {
+    count(input.output, adjusted_.size());
+    for (const std::int32_t id : distinct_) {
+      double logit = adjusted_[index(id)];
+      logit = logit > 0.0 ? logit / sampling.repetition_penalty : logit * sampling.repetition_penalty;
+      logit -= sampling.presence_penalty + sampling.frequency_penalty * counts_[index(id)];
+      adjusted_[index(id)] = static_cast<float>(logit);
+    }
+  }
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    if (index(id) < adjusted_.size()) adjusted_[index(id)] += bias;
+  }
+  if (!input.mask.empty()) {
+    for (std::size_t id = 0; id < adjusted_.size(); ++id) {
+      const std::size_t word = id / 32;
+      if (word >= input.mask.size() || ((input.mask[word] >> (id % 32)) & 1U) == 0) adjusted_[id] = kForbidden;
+    }
+  }
+  return adjusted_;
+}
+
+// The candidates that are allowed, most probable first; at most top_k of them, if that is not 0.
+void Sampler::keep_most_probable(std::span<const float> logits, std::int64_t top_k) {
+  candidates_.clear();
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > kForbidden) candidates_.push_back(static_cast<std::int32_t>(id));
+  }
   const auto more_probable = [&](std::int32_t a, std::int32_t b) {
-    const float left = logits[static_cast<std::size_t>(a)];
-    const float right = logits[static_cast<std::size_t>(b)];
+    const float left = logits[index(a)];
+    const float right = logits[index(b)];
     return left > right || (left == right && a < b);
   };
-  if (sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + (sampling.top_k - 1), candidates_.end(), more_probable);
-    candidates_.resize(static_cast<std::size_t>(sampling.top_k));
+  if (top_k > 0 && static_cast<std::size_t>(top_k) < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + (top_k - 1), candidates_.end(), more_probable);
+    candidates_.resize(static_cast<std::size_t>(top_k));
   }
   std::sort(candidates_.begin(), candidates_.end(), more_probable);
+}
+
+std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling) {
+  const bool ordered =
+      std::none_of(input.logits.begin(), input.logits.end(), [](float logit) { return std::isnan(logit); });
+  if (!ordered || !std::isfinite(input.logits[index(argmax(input.logits))])) {
+    throw Error(ErrorKind::backend, "the logits are not finite; no token can be sampled");
+  }
+  const std::span<const float> logits = adjust(input, sampling);
+  const std::int32_t best = argmax(logits);
+  const double maximum = logits[index(best)];
+  if (maximum == kForbidden) invalid("the mask and logit_bias allow no token");
+  if (sampling.temperature == 0.0 || sampling.top_k == 1) return best;
+
+  keep_most_probable(logits, sampling.top_k);
   weights_.resize(candidates_.size());
-  std::transform(candidates_.begin(), candidates_.end(), weights_.begin(), weight);
+  std::transform(candidates_.begin(), candidates_.end(), weights_.begin(), [&](std::int32_t id) {
+    return std::exp((static_cast<double>(logits[index(id)]) - maximum) / sampling.temperature);
+  });
 
   // The smallest set of most probable tokens whose mass reaches top_p, then those above min_p times the best.
   std::size_t kept = weights_.size();
@@ -74,7 +138,7 @@ std::int32_t Sampler::sample(std::span<const float> logits, const Sampling& samp
   }
   while (kept > 1 && weights_[kept - 1] < sampling.min_p) --kept;
 
-  const double target = uniform_at(seed, position) *
+  const double target = uniform_at(input.seed, input.position) *
                         std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
   double mass = 0.0;
   for (std::size_t i = 0; i + 1 < kept; ++i) {
@@ -82,6 +146,28 @@ std::int32_t Sampler::sample(std::span<const float> logits, const Sampling& samp
     if (target < mass) return candidates_[i];
   }
   return candidates_[kept - 1];
+}
+
+Logprobs logprobs_of(std::span<const float> logits, std::int32_t token, std::int64_t top) {
+  const double maximum = logits[index(argmax(logits))];
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
+  const double normalizer = maximum + std::log(sum);
+  const auto logprob = [&](std::int32_t id) {
+    return static_cast<float>(static_cast<double>(logits[index(id)]) - normalizer);
+  };
+  Logprobs result{.chosen = logprob(token), .top = {}};
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto count = std::min<std::int64_t>(top, static_cast<std::int64_t>(ids.size()));
+  std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), [&](std::int32_t a, std::int32_t b) {
+    return logits[index(a)] > logits[index(b)] || (logits[index(a)] == logits[index(b)] && a < b);
+  });
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t id = ids[static_cast<std::size_t>(i)];
+    result.top.push_back({.id = id, .logprob = logprob(id)});
+  }
+  return result;
 }
 
 }  // namespace lily

@@ -13,9 +13,10 @@ namespace lily {
 namespace {
 
 [[noreturn]] void refuse_second_caller() {
-  throw Error(ErrorKind::busy,
-              "this session is in use by another call; a session serves one caller at a time, make one session for each "
-              "thread");
+  throw Error(
+      ErrorKind::busy,
+      "this session is in use by another call; a session serves one caller at a time, make one session for each "
+      "thread");
 }
 
 }  // namespace
@@ -148,10 +149,9 @@ std::uint64_t Session::begin_generation() {
   return revision_;
 }
 
-std::optional<std::int32_t> Session::next_token(const Sampling& sampling, std::uint64_t seed, std::int64_t candidates,
-                                                std::span<const std::int32_t> stops, std::uint64_t expected_revision) {
+TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expected_revision) {
   const Entry entry(*this);
-  sampling.validate();
+  request.sampling.validate();
   check_usable();
   if (revision_ != expected_revision) {
     throw Error(ErrorKind::invalid_argument, "the session was changed while a generation was in use; start it again");
@@ -162,13 +162,23 @@ std::optional<std::int32_t> Session::next_token(const Sampling& sampling, std::u
   check_room(1);
   between_chunks(0, 1, {});
   compute_pending();
-  const auto count = static_cast<std::size_t>(std::clamp<std::int64_t>(candidates, 1, model_->config().vocab_size));
-  const std::int32_t token = sampler_.sample(std::span<const float>(*logits_).first(count), sampling, seed,
-                                             static_cast<std::uint64_t>(state_->position()));
-  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return std::nullopt;
-  pending_ = token;
+  const auto count =
+      static_cast<std::size_t>(std::clamp<std::int64_t>(request.candidates, 1, model_->config().vocab_size));
+  const std::span<const float> logits = std::span<const float>(*logits_).first(count);
+  const auto output_begin = std::min(static_cast<std::size_t>(request.output_begin), tokens_.size());
+  TokenChoice choice;
+  choice.token = sampler_.sample({.logits = logits,
+                                  .seed = request.seed,
+                                  .position = static_cast<std::uint64_t>(state_->position()),
+                                  .output = std::span<const std::int32_t>(tokens_).subspan(output_begin),
+                                  .mask = request.mask},
+                                 request.sampling);
+  if (request.logprobs) choice.logprobs = logprobs_of(logits, choice.token, *request.logprobs);
+  choice.stops = std::find(request.stops.begin(), request.stops.end(), choice.token) != request.stops.end();
+  if (choice.stops) return choice;
+  pending_ = choice.token;
   ++revision_;
-  return token;
+  return choice;
 }
 
 Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback& progress) {

@@ -25,6 +25,23 @@ struct Scores {
   std::vector<std::int32_t> argmax;      // [tokens - 1] most probable token at each position
 };
 
+// What next_token() chooses by.
+struct TokenRequest {
+  Sampling sampling;
+  std::uint64_t seed = 0;
+  std::int64_t candidates = 0;           // ids below are chosen from
+  std::vector<std::int32_t> stops;       // ids that end the generation
+  std::int64_t output_begin = 0;         // index in the sequence where the output begins, which penalties look at
+  std::span<const std::uint32_t> mask;   // allowed ids, see SamplerInput; empty: all are
+  std::optional<std::int64_t> logprobs;  // how many of the most probable tokens to report; none: no logprobs at all
+};
+
+struct TokenChoice {
+  std::int32_t token = 0;
+  bool stops = false;  // it is a stop token, and not part of the sequence
+  Logprobs logprobs;   // if they were requested
+};
+
 // One caller at a time: a second thread gets Error(busy), and the session is unchanged. Distinct sessions of a model
 // may be used from distinct threads; their chunks take turns.
 //
@@ -41,12 +58,10 @@ class Session {
   Logits decode(std::int32_t token);
   // Ends an earlier cancellation and returns the revision that the first next_token() expects.
   [[nodiscard]] std::uint64_t begin_generation();
-  // Samples the next position's token among ids below candidates and appends it; it is computed when it is needed, so
-  // that the last token of a generation costs nothing. A stop token is not appended: nothing is returned.
+  // Samples the next position's token and appends it; it is computed when it is needed, so that the last token of a
+  // generation costs nothing. A stop token is not appended.
   // Throws when the sequence is not at expected_revision; each appended token adds one to it.
-  [[nodiscard]] std::optional<std::int32_t> next_token(const Sampling& sampling, std::uint64_t seed,
-                                                       std::int64_t candidates, std::span<const std::int32_t> stops,
-                                                       std::uint64_t expected_revision);
+  [[nodiscard]] TokenChoice next_token(const TokenRequest& request, std::uint64_t expected_revision);
   // Teacher-forced from the empty sequence; leaves this session as it was.
   [[nodiscard]] Scores score(std::span<const std::int32_t> ids, const ProgressCallback& progress);
   // From another thread: the call in progress throws Error(cancelled) after its current chunk or token.
