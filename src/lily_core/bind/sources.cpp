@@ -21,32 +21,42 @@ void bind_sources(nb::module_& module) {
       .value("affine8", MatrixFormat::affine8)
       .value("plain", MatrixFormat::plain);
   nb::class_<TensorSlice>(module, "TensorSlice", "Bytes of a tensor inside a file.")
-      .def("__init__", [](TensorSlice* self, std::int32_t file, std::uint64_t offset,
-                          std::uint64_t stride) { new (self) TensorSlice{file, offset, stride}; },
-           "file"_a, "offset"_a, "stride"_a);
+      .def(
+          "__init__",
+          [](TensorSlice* self, std::int32_t file, std::uint64_t offset, std::uint64_t stride) {
+            new (self) TensorSlice{file, offset, stride};
+          },
+          "file"_a, "offset"_a, "stride"_a);
   nb::class_<MatrixPart>(module, "MatrixPart", "Consecutive matrices of the same shape.")
-      .def("__init__", [](MatrixPart* self, std::int64_t count, const TensorSlice& weight, const TensorSlice& scales,
-                          const TensorSlice& biases) { new (self) MatrixPart{count, weight, scales, biases}; },
-           "count"_a, "weight"_a, "scales"_a, "biases"_a);
+      .def(
+          "__init__",
+          [](MatrixPart* self, std::int64_t count, const TensorSlice& weight, const TensorSlice& scales,
+             const TensorSlice& biases) { new (self) MatrixPart{count, weight, scales, biases}; },
+          "count"_a, "weight"_a, "scales"_a, "biases"_a);
   nb::class_<MatrixSource>(module, "MatrixSource", "Where a weight matrix lies, and its format.")
-      .def("__init__", [](MatrixSource* self, std::string name, MatrixFormat format, ElementType element_type,
-                          std::int32_t group_size, std::int64_t rows, std::int64_t columns,
-                          std::vector<MatrixPart> parts) {
-             new (self) MatrixSource{std::move(name), format, element_type, group_size, rows, columns, std::move(parts)};
-           },
-           "name"_a, "format"_a, "element_type"_a, "group_size"_a, "rows"_a, "columns"_a, "parts"_a);
+      .def(
+          "__init__",
+          [](MatrixSource* self, std::string name, MatrixFormat format, ElementType element_type,
+             std::int32_t group_size, std::int64_t rows, std::int64_t columns, std::vector<MatrixPart> parts) {
+            new (self) MatrixSource{std::move(name), format, element_type, group_size, rows, columns, std::move(parts)};
+          },
+          "name"_a, "format"_a, "element_type"_a, "group_size"_a, "rows"_a, "columns"_a, "parts"_a);
   nb::class_<VectorSource>(module, "VectorSource", "Where a small tensor lies.")
-      .def("__init__", [](VectorSource* self, std::string name, ElementType element_type, std::int32_t file,
-                          std::uint64_t offset, std::int64_t size, float add) {
-             new (self) VectorSource{std::move(name), element_type, file, offset, size, add};
-           },
-           "name"_a, "element_type"_a, "file"_a, "offset"_a, "size"_a, "add"_a);
+      .def(
+          "__init__",
+          [](VectorSource* self, std::string name, ElementType element_type, std::int32_t file, std::uint64_t offset,
+             std::int64_t size,
+             float add) { new (self) VectorSource{std::move(name), element_type, file, offset, size, add}; },
+          "name"_a, "element_type"_a, "file"_a, "offset"_a, "size"_a, "add"_a);
   nb::class_<CheckpointSource>(module, "CheckpointSource", "Files of a checkpoint and every weight in them.")
-      .def("__init__", [](CheckpointSource* self, std::vector<std::string> files, std::vector<std::uint64_t> file_sizes,
-                          std::vector<MatrixSource> matrices, std::vector<VectorSource> vectors) {
-             new (self) CheckpointSource{std::move(files), std::move(file_sizes), std::move(matrices), std::move(vectors)};
-           },
-           "files"_a, "file_sizes"_a, "matrices"_a, "vectors"_a);
+      .def(
+          "__init__",
+          [](CheckpointSource* self, std::vector<std::string> files, std::vector<std::uint64_t> file_sizes,
+             std::vector<MatrixSource> matrices, std::vector<VectorSource> vectors) {
+            new (self)
+                CheckpointSource{std::move(files), std::move(file_sizes), std::move(matrices), std::move(vectors)};
+          },
+          "files"_a, "file_sizes"_a, "matrices"_a, "vectors"_a);
 }
 
 }  // namespace lily::bind

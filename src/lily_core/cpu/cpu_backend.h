@@ -19,12 +19,12 @@ namespace lily::cpu {
 struct WorkerScratch {
   AlignedBuffer<std::byte> matmul;
   AlignedBuffer<std::byte> attention;
-  AlignedBuffer<float> tile;          // [rows, weight rows of a task]
+  AlignedBuffer<float> tile;  // [rows, weight rows of a task]
   std::vector<KvSpan> spans;
-  std::vector<const float*> queries;  // [rows]
-  std::vector<float*> outputs;        // [rows]
-  std::vector<std::int64_t> visible;  // [rows]
-  std::vector<std::int32_t> act_rows; // [rows of an expert]
+  std::vector<const float*> queries;   // [rows]
+  std::vector<float*> outputs;         // [rows]
+  std::vector<std::int64_t> visible;   // [rows]
+  std::vector<std::int32_t> act_rows;  // [rows of an expert]
 };
 
 // One weight matrix of a parallel product: out[m, n] = (weight x[m])[n], or out += if accumulate.
@@ -95,42 +95,42 @@ class CpuBackend final : public Backend {
   KvType kv_type_;
   std::vector<WorkerScratch> scratch_;  // [threads]
 
-  std::int64_t rows_ = 0;              // of the current chunk
-  AlignedBuffer<float> hidden_;        // [rows, hidden_size] residual stream
-  AlignedBuffer<float> normalized_;    // [rows, hidden_size]
-  Activations input_;                  // normalized_, for the block's input projections
-  Activations output_;                 // the mixer's result, for its output projection
+  std::int64_t rows_ = 0;            // of the current chunk
+  AlignedBuffer<float> hidden_;      // [rows, hidden_size] residual stream
+  AlignedBuffer<float> normalized_;  // [rows, hidden_size]
+  Activations input_;                // normalized_, for the block's input projections
+  Activations output_;               // the mixer's result, for its output projection
 
   // Gated DeltaNet.
-  AlignedBuffer<float> qkv_;           // [rows, linear_conv_dim]
-  AlignedBuffer<float> z_;             // [rows, linear_value_dim]
-  AlignedBuffer<float> decay_;         // [rows, linear_num_value_heads] projection a, then the decay
-  AlignedBuffer<float> beta_;          // [rows, linear_num_value_heads] projection b, then beta
-  AlignedBuffer<float> mixed_;         // [rows, linear_value_dim or num_attention_heads * head_dim]
+  AlignedBuffer<float> qkv_;    // [rows, linear_conv_dim]
+  AlignedBuffer<float> z_;      // [rows, linear_value_dim]
+  AlignedBuffer<float> decay_;  // [rows, linear_num_value_heads] projection a, then the decay
+  AlignedBuffer<float> beta_;   // [rows, linear_num_value_heads] projection b, then beta
+  AlignedBuffer<float> mixed_;  // [rows, linear_value_dim or num_attention_heads * head_dim]
 
   // Attention.
-  AlignedBuffer<float> query_;         // [rows, num_attention_heads, 2, head_dim]: query, gate
-  AlignedBuffer<float> key_;           // [rows, num_key_value_heads, head_dim]
-  AlignedBuffer<float> value_;         // [rows, num_key_value_heads, head_dim]
-  std::vector<double> rope_frequency_; // [rotary_dim / 2] radians per position
-  AlignedBuffer<float> rope_cosine_;   // [rows, rotary_dim / 2]
-  AlignedBuffer<float> rope_sine_;     // [rows, rotary_dim / 2]
+  AlignedBuffer<float> query_;          // [rows, num_attention_heads, 2, head_dim]: query, gate
+  AlignedBuffer<float> key_;            // [rows, num_key_value_heads, head_dim]
+  AlignedBuffer<float> value_;          // [rows, num_key_value_heads, head_dim]
+  std::vector<double> rope_frequency_;  // [rotary_dim / 2] radians per position
+  AlignedBuffer<float> rope_cosine_;    // [rows, rotary_dim / 2]
+  AlignedBuffer<float> rope_sine_;      // [rows, rotary_dim / 2]
 
   // Mixture of experts. An assignment is a (row, expert) pair, or a row of the shared expert.
-  AlignedBuffer<float> router_;                  // [rows, num_experts] logits, then probabilities
-  AlignedBuffer<float> shared_gate_;             // [rows] logit of the shared expert's gate
-  std::vector<std::int32_t> chosen_expert_;      // [rows, num_experts_per_tok], ascending
-  std::vector<float> chosen_weight_;             // [rows, num_experts_per_tok]
-  std::vector<ExpertGroup> groups_;              // by expert, the shared expert last
-  std::vector<std::int32_t> assignment_row_;     // [assignments] row of input_
-  std::vector<float> assignment_weight_;         // [assignments]
-  std::vector<std::int64_t> expert_begin_;       // [num_experts + 1]
-  AlignedBuffer<float> expert_act_;              // [rows * num_experts_per_tok, moe_intermediate_size]
-  AlignedBuffer<float> shared_act_;              // [rows, shared_expert_intermediate_size]
+  AlignedBuffer<float> router_;               // [rows, num_experts] logits, then probabilities
+  AlignedBuffer<float> shared_gate_;          // [rows] logit of the shared expert's gate
+  std::vector<std::int32_t> chosen_expert_;   // [rows, num_experts_per_tok], ascending
+  std::vector<float> chosen_weight_;          // [rows, num_experts_per_tok]
+  std::vector<ExpertGroup> groups_;           // by expert, the shared expert last
+  std::vector<std::int32_t> assignment_row_;  // [assignments] row of input_
+  std::vector<float> assignment_weight_;      // [assignments]
+  std::vector<std::int64_t> expert_begin_;    // [num_experts + 1]
+  AlignedBuffer<float> expert_act_;           // [rows * num_experts_per_tok, moe_intermediate_size]
+  AlignedBuffer<float> shared_act_;           // [rows, shared_expert_intermediate_size]
   Activations expert_activations_;
   Activations shared_activations_;
 
-  AlignedBuffer<float> score_logits_;            // [score rows, vocab_size]
+  AlignedBuffer<float> score_logits_;  // [score rows, vocab_size]
 };
 
 // Fills one row of `out` [columns] with the values of one row of a matrix. embed.cpp

@@ -28,10 +28,10 @@ struct QuantizedRows {
   std::int64_t columns = 0;
   std::int32_t group_size = 0;
   ColumnOrder order = ColumnOrder::natural;
-  std::int8_t* high = nullptr;   // [rows, columns], 64-byte aligned
-  std::int8_t* low = nullptr;    // [rows, columns], 64-byte aligned
-  float* scales = nullptr;       // [rows, columns / group_size]
-  float* sums = nullptr;         // [rows, columns / group_size] sums of the unrounded values
+  std::int8_t* high = nullptr;  // [rows, columns], 64-byte aligned
+  std::int8_t* low = nullptr;   // [rows, columns], 64-byte aligned
+  float* scales = nullptr;      // [rows, columns / group_size]
+  float* sums = nullptr;        // [rows, columns / group_size] sums of the unrounded values
 
   [[nodiscard]] std::int64_t groups() const { return columns / group_size; }
 };
@@ -39,16 +39,16 @@ struct QuantizedRows {
 // y[m, n] for n in [row_begin, row_end) of the weight's rows and m in [0, row_count) of the activation rows.
 struct MatmulArgs {
   const Matrix* weight = nullptr;
-  std::int64_t row_begin = 0;  // a multiple of kRowTile
-  std::int64_t row_end = 0;    // a multiple of kRowTile, or weight->rows
-  const QuantizedRows* x = nullptr;           // affine weights
-  const float* x_plain = nullptr;             // plain weights: [*, columns] float32
-  std::int64_t x_stride = 0;                  // plain weights: floats between rows of x_plain
-  const std::int32_t* row_index = nullptr;    // [row_count] rows of x to use; nullptr: 0, 1, 2, ...
+  std::int64_t row_begin = 0;               // a multiple of kRowTile
+  std::int64_t row_end = 0;                 // a multiple of kRowTile, or weight->rows
+  const QuantizedRows* x = nullptr;         // affine weights
+  const float* x_plain = nullptr;           // plain weights: [*, columns] float32
+  std::int64_t x_stride = 0;                // plain weights: floats between rows of x_plain
+  const std::int32_t* row_index = nullptr;  // [row_count] rows of x to use; nullptr: 0, 1, 2, ...
   std::int64_t row_count = 0;
-  float* out = nullptr;         // out[m * out_stride + n]; overwritten
-  std::int64_t out_stride = 0;  // floats
-  std::byte* scratch = nullptr; // 64-byte aligned, KernelTable::matmul_scratch_bytes(columns) bytes, one per thread
+  float* out = nullptr;          // out[m * out_stride + n]; overwritten
+  std::int64_t out_stride = 0;   // floats
+  std::byte* scratch = nullptr;  // 64-byte aligned, KernelTable::matmul_scratch_bytes(columns) bytes, one per thread
 };
 
 inline constexpr std::int64_t kRowTile = 16;
@@ -58,17 +58,17 @@ inline constexpr std::int64_t kRowTile = 16;
 struct GdnScanArgs {
   std::int64_t tokens = 0;
   std::int64_t key_dim = 0;
-  std::int64_t value_begin = 0;         // value rows [value_begin, value_end) of the head: rows are independent
+  std::int64_t value_begin = 0;  // value rows [value_begin, value_end) of the head: rows are independent
   std::int64_t value_end = 0;
-  const float* query = nullptr;         // [tokens, key_dim], normalised and scaled; row stride qkv_stride floats
-  const float* key = nullptr;           // [tokens, key_dim], normalised; row stride qkv_stride
-  const float* value = nullptr;         // [tokens, value_dim]; row stride qkv_stride
+  const float* query = nullptr;  // [tokens, key_dim], normalised and scaled; row stride qkv_stride floats
+  const float* key = nullptr;    // [tokens, key_dim], normalised; row stride qkv_stride
+  const float* value = nullptr;  // [tokens, value_dim]; row stride qkv_stride
   std::int64_t qkv_stride = 0;
-  const float* decay = nullptr;         // decay[t * gate_stride], in (0, 1]
-  const float* beta = nullptr;          // beta[t * gate_stride], in (0, 1)
+  const float* decay = nullptr;  // decay[t * gate_stride], in (0, 1]
+  const float* beta = nullptr;   // beta[t * gate_stride], in (0, 1)
   std::int64_t gate_stride = 0;
-  float* state = nullptr;               // [value_dim, key_dim] float32, updated in place
-  float* out = nullptr;                 // [tokens, value_dim]; row stride out_stride floats
+  float* state = nullptr;  // [value_dim, key_dim] float32, updated in place
+  float* out = nullptr;    // [tokens, value_dim]; row stride out_stride floats
   std::int64_t out_stride = 0;
 };
 
@@ -87,13 +87,13 @@ enum class KvType : std::uint8_t { bfloat16, float16 };
 struct AttentionArgs {
   std::int64_t rows = 0;
   std::int64_t head_dim = 0;
-  const float* const* query = nullptr;     // [rows] pointers to [head_dim], already scaled by 1/sqrt(head_dim)
-  float* const* out = nullptr;             // [rows] pointers to [head_dim]
-  const std::int64_t* visible = nullptr;   // [rows], each >= 1 and non-decreasing
-  const KvSpan* spans = nullptr;           // [span_count], in order of position; they hold at least visible[rows-1]
+  const float* const* query = nullptr;    // [rows] pointers to [head_dim], already scaled by 1/sqrt(head_dim)
+  float* const* out = nullptr;            // [rows] pointers to [head_dim]
+  const std::int64_t* visible = nullptr;  // [rows], each >= 1 and non-decreasing
+  const KvSpan* spans = nullptr;          // [span_count], in order of position; they hold at least visible[rows-1]
   std::int64_t span_count = 0;
   KvType kv_type = KvType::bfloat16;
-  std::byte* scratch = nullptr;            // 64-byte aligned, attention_scratch_bytes(rows, head_dim)
+  std::byte* scratch = nullptr;  // 64-byte aligned, attention_scratch_bytes(rows, head_dim)
 };
 
 struct KernelTable {

@@ -125,8 +125,9 @@ void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
 
   const MlpWeights& any = moe.experts.front();
   const MlpWeights& shared = moe.shared_expert;
-  normalize_rows(first_needed_row, weights.post_attention_layernorm,
-                 {&moe.router, &moe.shared_expert_gate, &any.gate_proj, &any.up_proj, &shared.gate_proj, &shared.up_proj});
+  normalize_rows(
+      first_needed_row, weights.post_attention_layernorm,
+      {&moe.router, &moe.shared_expert_gate, &any.gate_proj, &any.up_proj, &shared.gate_proj, &shared.up_proj});
   multiply({{&moe.router, router_.data()}, {&moe.shared_expert_gate, shared_gate_.data()}}, input_);
   for_rows(0, rows, [&](std::int64_t row, std::int64_t) { route_row(row); });
   group_by_expert(moe);

@@ -68,8 +68,8 @@ struct Size3 {
 struct Dispatch {
   const Pipeline* pipeline = nullptr;
   std::vector<BufferBinding> buffers;
-  std::uint32_t bytes_index = 0;    // slot of the argument struct
-  std::vector<std::byte> bytes;     // empty: the kernel takes none
+  std::uint32_t bytes_index = 0;        // slot of the argument struct
+  std::vector<std::byte> bytes;         // empty: the kernel takes none
   std::uint32_t threadgroup_bytes = 0;  // of [[threadgroup(0)]], 0 when the kernel has none
   Size3 threadgroups;
   std::uint32_t threads_per_threadgroup = 0;  // a multiple of 32

@@ -36,7 +36,8 @@ void ModelConfig::validate() const {
   require_positive(num_experts_per_tok, "num_experts_per_tok");
   require_positive(moe_intermediate_size, "moe_intermediate_size");
   require_positive(shared_expert_intermediate_size, "shared_expert_intermediate_size");
-  require(num_attention_heads % num_key_value_heads == 0, "num_attention_heads must be a multiple of num_key_value_heads");
+  require(num_attention_heads % num_key_value_heads == 0,
+          "num_attention_heads must be a multiple of num_key_value_heads");
   require(linear_num_value_heads % linear_num_key_heads == 0,
           "linear_num_value_heads must be a multiple of linear_num_key_heads");
   require(num_experts_per_tok <= num_experts, "num_experts_per_tok exceeds num_experts");

@@ -38,7 +38,7 @@ class FileDescriptor {
 MappedFile::MappedFile(const std::string& path, std::uint64_t expected_size) : path_(path), size_(expected_size) {
   const FileDescriptor file(path);
   if (file.value() < 0) fail(path, std::string("cannot be opened: ") + std::strerror(errno));
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.value(), &status) != 0) fail(path, std::string("cannot be examined: ") + std::strerror(errno));
   if (static_cast<std::uint64_t>(status.st_size) != expected_size) {
     fail(path, "has " + std::to_string(status.st_size) + " bytes where its header was read with " +

@@ -27,10 +27,10 @@ struct Matrix {
   ElementType element_type = ElementType::float32;  // plain: of the values; affine: of scales and biases
   std::int32_t group_size = 0;                      // affine: columns that share a scale and a bias (32, 64, 128)
   std::int64_t rows = 0;
-  std::int64_t columns = 0;            // affine: a multiple of group_size
-  const std::byte* weight = nullptr;   // [rows, columns * bits / 8] bytes
-  const std::byte* scales = nullptr;   // [rows, columns / group_size] element_type; affine only
-  const std::byte* biases = nullptr;   // [rows, columns / group_size] element_type; affine only
+  std::int64_t columns = 0;           // affine: a multiple of group_size
+  const std::byte* weight = nullptr;  // [rows, columns * bits / 8] bytes
+  const std::byte* scales = nullptr;  // [rows, columns / group_size] element_type; affine only
+  const std::byte* biases = nullptr;  // [rows, columns / group_size] element_type; affine only
 
   [[nodiscard]] bool is_affine() const { return format != MatrixFormat::plain; }
   [[nodiscard]] std::int64_t bits() const {

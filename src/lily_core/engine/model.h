@@ -15,10 +15,10 @@ namespace lily {
 
 struct EngineOptions {
   std::string backend = "cpu";
-  std::int64_t threads = 0;        // 0: one for each physical core available to the process
-  std::int64_t prefill_chunk = 0;  // tokens; 0: the backend's choice
-  std::int64_t max_context = 0;    // tokens; 0: the config's max_position_embeddings
-  std::string cpu_isa;             // empty: LILY_CPU_ISA or the best the processor has
+  std::int64_t threads = 0;               // 0: one for each physical core available to the process
+  std::int64_t prefill_chunk = 0;         // tokens; 0: the backend's choice
+  std::int64_t max_context = 0;           // tokens; 0: the config's max_position_embeddings
+  std::string cpu_isa;                    // empty: LILY_CPU_ISA or the best the processor has
   std::string kv_cache_type = "float16";  // "float16" or "bfloat16"
 };
 

@@ -48,8 +48,8 @@ struct VectorSource {
 };
 
 struct CheckpointSource {
-  std::vector<std::string> files;          // absolute paths
-  std::vector<std::uint64_t> file_sizes;   // bytes, as the reader saw them
+  std::vector<std::string> files;         // absolute paths
+  std::vector<std::uint64_t> file_sizes;  // bytes, as the reader saw them
   std::vector<MatrixSource> matrices;
   std::vector<VectorSource> vectors;
 };

@@ -18,7 +18,8 @@ class Binder {
     for (const VectorSource& vector : source.vectors) vectors_.emplace(vector.name, &vector);
   }
 
-  std::vector<Matrix> matrices(const std::string& name, std::int64_t count, std::int64_t rows, std::int64_t columns) const {
+  std::vector<Matrix> matrices(const std::string& name, std::int64_t count, std::int64_t rows,
+                               std::int64_t columns) const {
     const auto found = matrices_.find(name);
     if (found == matrices_.end()) fail(name, "is missing");
     const MatrixSource& source = *found->second;
@@ -46,7 +47,8 @@ class Binder {
       fail(name, "has " + std::to_string(source.size) + " elements, expected " + std::to_string(size));
     }
     const std::byte* bytes =
-        file(name, source.file).bytes(source.offset, static_cast<std::uint64_t>(size * element_bytes(source.element_type)));
+        file(name, source.file)
+            .bytes(source.offset, static_cast<std::uint64_t>(size * element_bytes(source.element_type)));
     std::vector<float> values(static_cast<std::size_t>(size));
     for (std::int64_t i = 0; i < size; ++i) {
       values[static_cast<std::size_t>(i)] = load_element(bytes, source.element_type, i) + source.add;
@@ -162,7 +164,8 @@ ModelWeights ModelWeights::bind(const ModelConfig& config, const CheckpointSourc
   }
   ModelWeights weights;
   weights.files.reserve(source.files.size());
-  for (std::size_t i = 0; i < source.files.size(); ++i) weights.files.emplace_back(source.files[i], source.file_sizes[i]);
+  for (std::size_t i = 0; i < source.files.size(); ++i)
+    weights.files.emplace_back(source.files[i], source.file_sizes[i]);
 
   const Binder binder(config, source, weights.files);
   weights.embed_tokens = binder.matrix("embed_tokens", config.vocab_size, config.hidden_size);

@@ -12,15 +12,15 @@
 namespace lily {
 
 struct GdnWeights {
-  Matrix in_proj_qkv;              // [linear_conv_dim, hidden_size]
-  Matrix in_proj_z;                // [linear_value_dim, hidden_size]
-  Matrix in_proj_b;                // [linear_num_value_heads, hidden_size]
-  Matrix in_proj_a;                // [linear_num_value_heads, hidden_size]
-  Matrix out_proj;                 // [hidden_size, linear_value_dim]
-  std::vector<float> conv1d;       // [linear_conv_dim, linear_conv_kernel_dim], oldest tap first
-  std::vector<float> decay_rate;   // [linear_num_value_heads] exp(A_log)
-  std::vector<float> dt_bias;      // [linear_num_value_heads]
-  std::vector<float> norm;         // [linear_value_head_dim]
+  Matrix in_proj_qkv;             // [linear_conv_dim, hidden_size]
+  Matrix in_proj_z;               // [linear_value_dim, hidden_size]
+  Matrix in_proj_b;               // [linear_num_value_heads, hidden_size]
+  Matrix in_proj_a;               // [linear_num_value_heads, hidden_size]
+  Matrix out_proj;                // [hidden_size, linear_value_dim]
+  std::vector<float> conv1d;      // [linear_conv_dim, linear_conv_kernel_dim], oldest tap first
+  std::vector<float> decay_rate;  // [linear_num_value_heads] exp(A_log)
+  std::vector<float> dt_bias;     // [linear_num_value_heads]
+  std::vector<float> norm;        // [linear_value_head_dim]
 };
 
 struct AttentionWeights {
@@ -39,8 +39,8 @@ struct MlpWeights {
 };
 
 struct MoeWeights {
-  Matrix router;                    // [num_experts, hidden_size]
-  Matrix shared_expert_gate;        // [1, hidden_size]
+  Matrix router;              // [num_experts, hidden_size]
+  Matrix shared_expert_gate;  // [1, hidden_size]
   MlpWeights shared_expert;
   std::vector<MlpWeights> experts;  // [num_experts]
 };
