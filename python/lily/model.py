@@ -19,7 +19,8 @@ from lily import _core
 from lily._native import native_config, native_source
 from lily.cache import PrefixCache
 from lily.cache.cached_prefill import as_positions, cached_prefill
-from lily.cache.limits import DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
+from lily.cache.disk_tier import DiskTier
+from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
@@ -77,6 +78,8 @@ class Model:
         kv_cache_type: str = "float16",
         prefix_cache_bytes: int | None = None,
         snapshot_interval: int = DEFAULT_SNAPSHOT_INTERVAL,
+        prefix_cache_dir: str | Path | None = None,
+        prefix_cache_disk_bytes: int = DEFAULT_DISK_BYTES,
         progress: DownloadProgress | bool | None = None,
     ) -> Model:
         """Load a checkpoint of the qwen3_5_moe family.
@@ -110,6 +113,11 @@ class Model:
             `cached_session`.
         snapshot_interval : int
             Tokens between the snapshots that `cached_session` takes within a long prompt; 0 for none.
+        prefix_cache_dir : str or Path, optional
+            A directory that keeps what the prefix cache drops and, from `close` on, what it held: prompts start from
+            it after a restart. Its files hold the prompts' token ids. None keeps nothing.
+        prefix_cache_disk_bytes : int
+            Most bytes of its files.
         progress : callable or bool, optional
             For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
             a progress bar or not; None shows one where standard error is a terminal.
@@ -128,10 +136,15 @@ class Model:
         started = time.perf_counter()
         if backend not in ("auto", "cpu"):
             raise BackendError(f'backend "{backend}" is not part of this build; available: "auto", "cpu"')
-        cache_bytes = default_cache_bytes() if prefix_cache_bytes is None else as_count_option(
-            "prefix_cache_bytes", prefix_cache_bytes
+        cache_bytes = (
+            default_cache_bytes()
+            if prefix_cache_bytes is None
+            else as_count_option("prefix_cache_bytes", prefix_cache_bytes)
         )
         interval = as_count_option("snapshot_interval", snapshot_interval)
+        disk_bytes = as_count_option("prefix_cache_disk_bytes", prefix_cache_disk_bytes)
+        if prefix_cache_dir is not None and cache_bytes == 0:
+            raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
         options = _core.EngineOptions()
         options.backend = "cpu"
@@ -153,7 +166,10 @@ class Model:
             native.options.cpu_isa,
             native.options.threads,
         )
-        return cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)
+        model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)
+        if prefix_cache_dir is not None:
+            model._cache._attach(DiskTier(model, Path(prefix_cache_dir), disk_bytes))
+        return model
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
@@ -255,6 +271,8 @@ class Model:
 
     def close(self) -> None:
         """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine."""
+        if self._native is not None:
+            self._cache._write_files()
         for session in list(self._sessions):
             session.close()
         for snapshot in list(self._snapshots):

@@ -8,11 +8,14 @@ from pathlib import Path
 
 from lily.errors import ConfigError
 
-__all__ = ["DEFAULT_SNAPSHOT_INTERVAL", "as_count_option", "default_cache_bytes"]
+__all__ = ["DEFAULT_DISK_BYTES", "DEFAULT_SNAPSHOT_INTERVAL", "as_count_option", "default_cache_bytes"]
 
 #: Tokens between snapshots within a long prompt: with about 63 MB of recurrent state each (Qwen3.6-35B-A3B), a prompt
 #: of 128K tokens leaves 16, half of the default limit.
 DEFAULT_SNAPSHOT_INTERVAL = 8192
+
+#: Most bytes of the files in ``prefix_cache_dir``.
+DEFAULT_DISK_BYTES = 16 << 30
 
 _LARGEST_DEFAULT = 2 << 30
 _SHARE_OF_MEMORY = 10

@@ -16,6 +16,7 @@ from lily.cache.radix_tree import Match, Node, RadixTree
 from lily.session import Session, Tokens, as_token_ids
 
 if TYPE_CHECKING:
+    from lily.cache.disk_tier import DiskTier
     from lily.text import Tokenizer
 
 __all__ = ["CacheStats", "PrefixCache"]
@@ -35,6 +36,8 @@ class CacheStats:
     cached_tokens: int  #: prompt tokens that came from the cache
     computed_tokens: int  #: prompt tokens that were computed
     evictions: int  #: snapshots dropped to stay within the limit
+    files: int = 0  #: in ``prefix_cache_dir``
+    file_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class PrefixCache:
 
     The least recently used snapshots go first when the limit is reached. Using one also refreshes those before it at
     which several sequences branch, and the first of all: a system prompt shared by conversations stays.
+
+    With a directory (``prefix_cache_dir``), the ends of sequences and the places where they branch are written there
+    when they are dropped and when the model is closed, and read back when a prompt needs them, by another process too.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -67,6 +73,7 @@ class PrefixCache:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()  # by key, least recently used first
         self._next_key = 0
         self._ledger = _core.MemoryLedger()
+        self._disk: DiskTier | None = None
         self._hits = self._misses = self._cached_tokens = self._computed_tokens = self._evictions = 0
 
     @property
@@ -103,7 +110,9 @@ class PrefixCache:
             usable = self._usable(match, len(array))
             cached = 0 if usable is None else usable.length
             stored = self._tree.stored_after(match, _TEXT_TOKENS)
-        length = match.length
+        if self._disk is not None:
+            cached = max(cached, self._disk.reach(array, cached))
+        length = max(match.length, cached)
         differs = length < len(array)
 
         def text(part: npt.NDArray[np.int32]) -> str | None:
@@ -122,7 +131,7 @@ class PrefixCache:
         )
 
     def clear(self) -> None:
-        """Drop everything; the counters stay."""
+        """Drop everything held in memory; files and counters stay."""
         with self._lock:
             self._tree = RadixTree()
             self._entries.clear()
@@ -140,6 +149,8 @@ class PrefixCache:
                 cached_tokens=self._cached_tokens,
                 computed_tokens=self._computed_tokens,
                 evictions=self._evictions,
+                files=0 if self._disk is None else self._disk.files,
+                file_bytes=0 if self._disk is None else self._disk.bytes,
             )
 
     def __len__(self) -> int:
@@ -158,13 +169,18 @@ class PrefixCache:
 
     def _find(self, ids: npt.NDArray[np.int32]) -> tuple[_core.Snapshot | None, int]:
         """(the snapshot at the longest usable prefix of `ids`, number of leading ids that are known)."""
+        snapshot, cached = None, 0
         with self._lock:
             match = self._tree.match(ids)
             usable = self._usable(match, len(ids))
-            if usable is None or usable.entry is None:
-                return None, match.length
-            self._refresh(match, usable)
-            return self._entries[usable.entry].snapshot, match.length
+            if usable is not None and usable.entry is not None:
+                self._refresh(match, usable)
+                snapshot, cached = self._entries[usable.entry].snapshot, usable.length
+        stored = None if self._disk is None else self._disk.load(ids, cached)
+        if stored is not None:
+            self._add(stored)
+            return stored, max(match.length, stored.position)
+        return snapshot, match.length
 
     def _count(self, cached: int, computed: int) -> None:
         with self._lock:
@@ -177,6 +193,7 @@ class PrefixCache:
         ids = snapshot.tokens
         if not self.enabled or len(ids) == 0:
             return
+        dropped: list[_core.Snapshot] = []
         with self._lock:
             node = self._tree.insert(ids)
             if node.entry is not None:
@@ -189,8 +206,30 @@ class PrefixCache:
             self._entries[node.entry] = _Entry(snapshot, node)
             self._ledger.add(snapshot)
             while self._ledger.bytes > self._limit and self._entries:
+                oldest = next(iter(self._entries.values()))
+                if _is_worth_a_file(oldest.node):
+                    dropped.append(oldest.snapshot)
                 self._tree.prune(self._drop(next(iter(self._entries))))
                 self._evictions += 1
+        if self._disk is not None:
+            for one in dropped:
+                self._disk.store(one)
+
+    def _attach(self, disk: DiskTier) -> None:
+        self._disk = disk
+
+    def _write_files(self) -> None:
+        """Before the model is closed: the most recently used snapshots go to the directory, the oldest first."""
+        if self._disk is None:
+            return
+        room, chosen = self._disk.limit_bytes, []
+        with self._lock:
+            for entry in reversed(self._entries.values()):
+                room -= entry.snapshot.bytes
+                if room >= 0 and _is_worth_a_file(entry.node):
+                    chosen.append(entry.snapshot)
+        for snapshot in reversed(chosen):
+            self._disk.store(snapshot)
 
     def _drop(self, key: int) -> Node[int]:
         entry = self._entries.pop(key)
@@ -210,3 +249,8 @@ class PrefixCache:
         for index, node in enumerate(known):
             if node.entry is not None and (index == 0 or len(node.children) > 1 or node is used):
                 self._entries.move_to_end(node.entry)
+
+
+def _is_worth_a_file(node: Node[int]) -> bool:
+    # What lies on the way to a single longer sequence is of little use beside it.
+    return len(node.children) != 1
