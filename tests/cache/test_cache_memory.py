@@ -84,7 +84,7 @@ def resident_bytes() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the process's size from /proc")
 def test_two_thousand_requests_hold_memory_constant(load, prompt):
     """Mixed lengths, half of them repeated, with forks, abandoned sessions and generations."""
-    model = load(prefix_cache_bytes=24 * MIB)
+    model = load(prefix_cache_bytes=24 * MIB, threads=1)
     random = np.random.default_rng(9)
     recent = [prompt(20)]
     warm_up, sizes = 400, []

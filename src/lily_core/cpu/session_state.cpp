@@ -20,9 +20,11 @@ constexpr std::size_t kTensorsPerLayer = 2;
 }  // namespace
 
 CpuSessionState::CpuSessionState(const ModelConfig& config, KvType kv_type) : config_(config), kv_type_(kv_type) {
+  // One empty state for all layers: each copies it when it computes, and a session that is restored never does.
+  const auto empty = empty_gdn_state();
   for (const LayerType type : config_.layer_types) {
     const bool linear = type == LayerType::linear_attention;
-    gdn_.push_back(linear ? empty_gdn_state() : nullptr);
+    gdn_.push_back(linear ? empty : nullptr);
     kv_.emplace_back();
     if (!linear) kv_.back().emplace(config_.num_key_value_heads, config_.head_dim);
   }
