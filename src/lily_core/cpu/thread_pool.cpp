@@ -27,13 +27,13 @@ void pause() {
 
 ThreadPool::ThreadPool(std::int64_t threads) : process_id_(::getpid()) {
   if (threads < 1) throw Error(ErrorKind::config, "threads must be at least 1");
-  workers_.reserve(static_cast<std::size_t>(threads - 1));
+  workers_->reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (std::int64_t worker = 1; worker < threads; ++worker) {
-      workers_.emplace_back([this, worker] { serve(worker); });
+      workers_->emplace_back([this, worker] { serve(worker); });
     }
   } catch (const std::system_error& error) {
-    const std::size_t started = workers_.size();
+    const std::size_t started = workers_->size();
     stop();
     throw Error(ErrorKind::backend, "the system started " + std::to_string(started + 1) + " of " +
                                         std::to_string(threads) + " threads and refused the next one (" + error.what() +
@@ -47,10 +47,12 @@ void ThreadPool::stop() {
   stop_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();
-  // The threads do not exist in a forked child: to wait for them there would never end.
-  const bool forked = ::getpid() != process_id_;
-  for (std::thread& worker : workers_) forked ? worker.detach() : worker.join();
-  workers_.clear();
+  if (::getpid() != process_id_) {
+    static_cast<void>(workers_.release());  // a thread that does not exist can neither be joined nor be detached
+    return;
+  }
+  for (std::thread& worker : *workers_) worker.join();
+  workers_->clear();
 }
 
 void ThreadPool::work(std::int64_t worker) noexcept {
@@ -66,7 +68,7 @@ void ThreadPool::work(std::int64_t worker) noexcept {
 }
 
 void ThreadPool::run(std::int64_t count, Task task, void* context) {
-  if (workers_.empty() || count <= 1) {
+  if (workers_->empty() || count <= 1) {
     for (std::int64_t index = 0; index < count; ++index) task(context, index, 0);
     return;
   }
@@ -74,7 +76,7 @@ void ThreadPool::run(std::int64_t count, Task task, void* context) {
   task_ = task;
   context_ = context;
   next_.store(0, std::memory_order_relaxed);
-  active_.store(static_cast<std::int64_t>(workers_.size()), std::memory_order_relaxed);
+  active_.store(static_cast<std::int64_t>(workers_->size()), std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   work(0);

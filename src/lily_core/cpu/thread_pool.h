@@ -20,7 +20,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(workers_.size()) + 1; }
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(workers_->size()) + 1; }
 
   // Runs body(index, worker) once for each index in [0, count), each worker taking the next index when it is free;
   // worker is in [0, size()). Returns when all have run. Rethrows the first exception of a body once all workers have
@@ -53,7 +53,8 @@ class ThreadPool {
   std::mutex failure_mutex_;
   std::exception_ptr failure_;  // the first of the current loop
   std::int64_t process_id_;
-  std::vector<std::thread> workers_;
+  // Behind a pointer so that a forked child, where the threads do not exist, can let go of it.
+  std::unique_ptr<std::vector<std::thread>> workers_ = std::make_unique<std::vector<std::thread>>();
 };
 
 // Physical cores that this process may run on (affinity mask and, on Linux, the container's quota); at least 1.
