@@ -6,11 +6,11 @@ import logging
 import operator
 import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,10 @@ from lily.session import Progress, Session, Tokens, as_token_ids, checked_progre
 from lily.session_file import load_snapshot
 from lily.snapshot import Snapshot
 from lily.text import ChatTemplate, GenerationDefaults, Tokenizer, read_generation_defaults, read_stop_tokens
+
+if TYPE_CHECKING:
+    from lily.chat import Chat
+    from lily.chat.chat import ChatSupport
 
 __all__ = ["Model"]
 
@@ -286,6 +290,67 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- chat ------------------------------------------------------------------------------------------------------
+
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+        thinking: bool | None = True,
+        preserve_thinking: bool = False,
+        sampling: Sampling | str = "auto",
+        **options: Any,
+    ) -> Chat:
+        """A new conversation; see `lily.chat.Chat`.
+
+        Parameters
+        ----------
+        system : str, optional
+            The system message.
+        tools : sequence, optional
+            Python functions, and definitions in OpenAI's form.
+        messages : sequence of mappings
+            What was said before.
+        thinking : bool, optional
+            Whether the model thinks before it answers; None leaves that to the template.
+        preserve_thinking : bool
+            Show the model its thinking of earlier turns.
+        sampling : Sampling or str
+            "auto" for the checkpoint's generation_config, or "thinking", "coding", "instruct", "reasoning".
+        **options
+            The other fields of `lily.chat.TurnOptions` as defaults of all turns; ``seed`` of the random draws;
+            ``later_system`` ("refuse" or "convert") for system messages within the conversation; ``template_options``
+            for more variables of the chat template.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An option or a tool is not valid; the message names it.
+        TokenizerError, TemplateError
+            The checkpoint has no tokenizer or chat template.
+        """
+        from lily.chat import Chat
+
+        return Chat(
+            self,
+            system=system,
+            tools=tools,
+            messages=messages,
+            thinking=thinking,
+            preserve_thinking=preserve_thinking,
+            sampling=sampling,
+            **options,
+        )
+
+    @cached_property
+    def chat_support(self) -> ChatSupport:
+        """What the chats of this model share."""
+        from lily.chat.chat import ChatSupport
+
+        return ChatSupport(self)
+
     # -- text ------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -403,6 +468,11 @@ class Model:
             threads=options.threads,
             prefill_chunk=options.prefill_chunk,
         )
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of working memory held now, besides the weights and the sessions' states."""
+        return self._open().scratch_bytes
 
     def __repr__(self) -> str:
         name = self._checkpoint.directory.name

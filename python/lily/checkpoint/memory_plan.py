@@ -15,8 +15,6 @@ KV_BLOCK_TOKENS = 256  # the cache grows by whole blocks
 DEFAULT_PREFILL_CHUNK = 512
 _BFLOAT16 = 2
 _FLOAT32 = 4
-_ATTENTION_TILE_TOKENS = 256  # keys that one thread scores at a time
-_WEIGHT_TILE_VALUES = 64 * 1024  # dequantized weights that one thread holds
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Plan:
     recurrent_state: int  # float32
     conv_state: int  # float32
     logits: int  # float32, one row
-    scratch: int  # estimate
+    scratch: int  # working memory of a chunk, an upper bound
     skipped: int  # tensors in the files that are never read; not in the total
 
     @property
@@ -134,16 +132,48 @@ def conv_state_bytes(config: ModelConfig) -> int:
 
 
 def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
-    """Estimated working memory of one forward pass: it depends on the chunk, never on the prompt's length."""
+    """Working memory of the CPU backend at most: it depends on the chunk, never on the prompt's length.
+
+    The terms follow the buffers of src/lily_core/cpu/cpu_backend.h.
+    """
     hidden = config.hidden_size
-    residual = 3 * hidden  # hidden state, its norm, a block's output
-    linear = 2 * config.linear_conv_dim + 2 * config.linear_value_dim + 2 * config.linear_num_value_heads
-    attention = 3 * config.query_dim + 2 * config.key_value_dim
-    chosen = config.num_experts_per_tok * (2 * hidden + 3 * config.moe_intermediate_size)
-    mixture = config.num_experts + chosen + 3 * config.shared_expert_intermediate_size
-    row = residual + max(linear if config.num_linear_layers else 0, attention, mixture)
-    per_thread = _WEIGHT_TILE_VALUES + _ATTENTION_TILE_TOKENS * config.head_dim
-    return _FLOAT32 * (prefill_chunk * row + threads * per_thread)
+    linear_rows = config.linear_conv_dim + config.linear_value_dim + 2 * config.linear_num_value_heads
+    attention_rows = 2 * config.query_dim + 2 * config.key_value_dim + config.rotary_dim
+    mixed = max(
+        config.linear_value_dim if config.num_linear_layers else 0,
+        config.query_dim if config.num_full_attention_layers else 0,
+    )
+    routed = config.num_experts_per_tok * config.moe_intermediate_size
+    shared = config.shared_expert_intermediate_size
+    floats = 2 * hidden + mixed + config.num_experts + 1 + routed + shared
+    floats += linear_rows if config.num_linear_layers else 0
+    floats += attention_rows if config.num_full_attention_layers else 0
+    # Fixed-point copies: of the block's input for 4- and for 8-bit matrices, of every other product's input once.
+    fixed_point = 2 * _fixed_point_bytes(hidden) + _fixed_point_bytes(mixed)
+    fixed_point += _fixed_point_bytes(routed) + _fixed_point_bytes(shared)
+    return prefill_chunk * (_FLOAT32 * floats + fixed_point) + threads * _thread_bytes(config, prefill_chunk)
+
+
+def _fixed_point_bytes(columns: int) -> int:
+    """Two int8 halves a value; a scale and a sum for each group, of 32 columns at least."""
+    return 2 * columns + 2 * _FLOAT32 * (columns // 32)
+
+
+def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:
+    """Unpacked weight tiles, an output tile, and one attention task's rows."""
+    columns = max(
+        config.hidden_size,
+        config.linear_value_dim,
+        config.query_dim,
+        config.moe_intermediate_size,
+        config.shared_expert_intermediate_size,
+    )
+    tiles = 32 * columns + 2 * 32 * _FLOAT32 * (columns // 32 + 16)
+    heads_per_key = config.num_attention_heads // config.num_key_value_heads
+    width = -(-config.head_dim // 16) * 16
+    rows = min(max(128, heads_per_key), prefill_chunk * heads_per_key)
+    attention = _FLOAT32 * (rows * (2 * width + 64) + 16 * width + 256 + 2 * (rows + 16))
+    return tiles + 64 * prefill_chunk * _FLOAT32 + attention
 
 
 def _human(count: int) -> str:

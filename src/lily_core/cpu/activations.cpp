@@ -53,6 +53,14 @@ void Activations::quantize(const KernelTable& kernels, std::int64_t row) {
   }
 }
 
+std::size_t Activations::bytes() const {
+  std::size_t total = 0;
+  for (const Representation& each : representations_) {
+    total += each.high.bytes() + each.low.bytes() + each.scales.bytes() + each.sums.bytes();
+  }
+  return total;
+}
+
 void Activations::describe(MatmulArgs& args) const {
   args.x = nullptr;
   args.x_plain = rows_;

@@ -20,6 +20,8 @@ class Activations {
   void quantize(const KernelTable& kernels, std::int64_t row);
 
   [[nodiscard]] std::int64_t row_count() const { return row_count_; }
+  // Bytes of the fixed-point representations held now.
+  [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] float* row(std::int64_t index) const { return rows_ + index * columns_; }
   // Sets the activation fields of args for args.weight.
   void describe(MatmulArgs& args) const;

@@ -32,6 +32,7 @@ class AlignedBuffer {
   [[nodiscard]] T* data() { return data_.get(); }
   [[nodiscard]] const T* data() const { return data_.get(); }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(capacity_) * sizeof(T); }
 
  private:
   struct Free {

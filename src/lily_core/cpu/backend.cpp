@@ -66,6 +66,22 @@ std::unique_ptr<SessionState> CpuBackend::create_state() const {
   return std::make_unique<CpuSessionState>(config_, kv_type_);
 }
 
+std::size_t CpuBackend::scratch_bytes() const {
+  std::size_t total = 0;
+  for (const AlignedBuffer<float>* buffer :
+       {&hidden_, &normalized_, &qkv_, &z_, &decay_, &beta_, &mixed_, &query_, &key_, &value_, &rope_cosine_,
+        &rope_sine_, &router_, &shared_gate_, &expert_act_, &shared_act_, &score_logits_}) {
+    total += buffer->bytes();
+  }
+  for (const Activations* activations : {&input_, &output_, &expert_activations_, &shared_activations_}) {
+    total += activations->bytes();
+  }
+  for (const WorkerScratch& worker : scratch_) {
+    total += worker.matmul.bytes() + worker.attention.bytes() + worker.tile.bytes();
+  }
+  return total;
+}
+
 void CpuBackend::begin_chunk(std::span<const std::int32_t> ids) {
   rows_ = static_cast<std::int64_t>(ids.size());
   hidden_.reserve(rows_ * config_.hidden_size);

@@ -47,6 +47,7 @@ class CpuBackend final : public Backend {
              std::int64_t max_chunk_rows, KvType kv_type);
 
   [[nodiscard]] std::unique_ptr<SessionState> create_state() const override;
+  [[nodiscard]] std::size_t scratch_bytes() const override;
   [[nodiscard]] std::int64_t max_chunk_rows() const override { return max_chunk_rows_; }
   void begin_chunk(std::span<const std::int32_t> ids) override;
   void gdn_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) override;

@@ -67,6 +67,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::unique_ptr<SessionState> create_state() const = 0;
+  // Bytes of working memory held now, the weights and the sessions' states not counted.
+  [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
   // Rows that one chunk may hold.
   [[nodiscard]] virtual std::int64_t max_chunk_rows() const = 0;
   virtual void begin_chunk(std::span<const std::int32_t> ids) = 0;

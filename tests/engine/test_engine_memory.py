@@ -1,0 +1,36 @@
+"""The planned memory against what the engine allocates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lily
+from synthetic import random_config, write_checkpoint
+
+CHUNK = 96
+
+
+def run_full_chunks(model: lily.Model) -> lily.Session:
+    session = model.session()
+    session.prefill(np.random.default_rng(1).integers(0, model.config.vocab_size, 2 * CHUNK + 5))
+    return session
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_planned_scratch_covers_what_a_chunk_allocates(tmp_path: Path, seed: int) -> None:
+    write_checkpoint(tmp_path, random_config(np.random.default_rng(seed)), group_size=32)
+    with lily.Model.load(tmp_path, threads=2, prefill_chunk=CHUNK) as model:
+        run_full_chunks(model)
+        assert 0 < model.scratch_bytes <= model.plan(1024).scratch
+
+
+def test_planned_memory_of_the_bundled_model_is_close() -> None:
+    with lily.Model.load("lily-tiny", threads=2, prefill_chunk=CHUNK) as model:
+        session = run_full_chunks(model)
+        planned = model.plan(session.position)
+        assert model.scratch_bytes <= planned.scratch <= 1.3 * model.scratch_bytes
+        state = planned.kv_cache + planned.recurrent_state + planned.conv_state
+        assert session.state_bytes == state
