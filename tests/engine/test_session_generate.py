@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import THREADS, VOCAB, fresh_logits, greedy, random_ids
+from engine_helpers import CONFIG, THREADS, VOCAB, fresh_logits, greedy, random_ids
 
 import lily
+import lily_tiny
 from lily import Sampling
 from lily.errors import ClosedError, ContextOverflowError, InvalidArgumentError
+from synthetic import write_checkpoint
 
 PROMPT = random_ids(25, 11)
 GREEDY = Sampling.greedy()
@@ -209,18 +212,21 @@ def test_without_a_seed_sessions_differ(model: lily.Model) -> None:
     assert len(results) == 4
 
 
-def test_rows_beyond_the_tokenizer_are_never_sampled(started: lily.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    class SmallTokenizer:
-        vocab_size = 40
-
-    assert started.model.sampled_vocab_size == VOCAB
-    monkeypatch.setitem(started.model.__dict__, "_optional_tokenizer", SmallTokenizer())
-    assert started.model.sampled_vocab_size == 40
-    made = list(started.generate(max_tokens=200, sampling=Sampling(temperature=50.0), stop_tokens=()))
-    assert max(made) < 40 and len(set(made)) > 30
-    logits = np.array(started.decode(1))
-    best = next(started.generate(max_tokens=1, sampling=GREEDY, stop_tokens=()))
-    assert best == logits[:40].argmax()
+def test_rows_beyond_the_tokenizer_are_never_sampled(tmp_path: Path) -> None:
+    tokenizer = lily_tiny.tokenizer().get_vocab_size()
+    write_checkpoint(tmp_path, {**CONFIG, "vocab_size": tokenizer + 400}, bits=8, group_size=32)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(lily_tiny.CHECKPOINT / name, tmp_path)
+    with lily.Model.load(tmp_path, threads=1) as model, model.session(seed=1) as session:
+        assert model.sampled_vocab_size == tokenizer
+        best = np.array([session.decode(token).argmax() for token in range(100)])
+        assert (best >= tokenizer).any()
+        for token in range(100):
+            session.reset()
+            logits = session.prefill(list(range(token + 1)))
+            assert next(session.generate(max_tokens=1, sampling=GREEDY)) == logits[:tokenizer].argmax()
+            made = list(session.generate(max_tokens=4, sampling=Sampling(temperature=50.0), stop_tokens=()))
+            assert max(made) < tokenizer
 
 
 def test_thin_forms(model: lily.Model) -> None:
