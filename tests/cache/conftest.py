@@ -27,7 +27,7 @@ def load() -> Iterator[Callable[..., Model]]:
     loaded: list[Model] = []
 
     def load_one(**options: object) -> Model:
-        loaded.append(Model.load(CHECKPOINT, **{"threads": 2, "max_context": 4096, **options}))
+        loaded.append(Model.load(CHECKPOINT, **{"threads": 1, "max_context": 4096, **options}))
         return loaded[-1]
 
     yield load_one
