@@ -1,0 +1,427 @@
+"""A conversation with a model: messages in, typed events out, the session and the generated ids kept between turns."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lily.chat.argument_values import ToolSchemas
+from lily.chat.constraints import GrammarCompiler
+from lily.chat.control import TurnControl, turn_grammar
+from lily.chat.events import Answer, Done, Event, Timings, ToolCall, Usage, collect
+from lily.chat.functions import PythonTool, as_definitions
+from lily.chat.options import TurnOptions, resolve_sampling
+from lily.chat.output_parser import OutputParser, thinking_is_open
+from lily.chat.prompt_encoder import EncodedPrompt, PromptEncoder
+from lily.chat.roles import LaterSystem, normalize_messages
+from lily.chat.tool_choice import as_tool_choice
+from lily.chat.turn import Turn
+from lily.errors import BusyError, CancelledError, InvalidArgumentError
+from lily.sampling import check_seed
+from lily.session import Progress, Session
+
+if TYPE_CHECKING:
+    from lily.model import Model
+
+__all__ = ["Chat", "ChatSupport"]
+
+Tool = Mapping[str, Any] | Callable[..., Any]
+_RESULT_ROLES = ("user", "tool", "system", "developer")
+
+
+class ChatSupport:
+    """What the chats of one model share: the ids of generated turns, and compiled grammars."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.encoder = PromptEncoder(model.tokenizer)
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """The compiler of grammars."""
+        return GrammarCompiler(self._model.tokenizer, self._model.stop_tokens)
+
+
+class Chat:
+    """One conversation. Made by `Model.chat`.
+
+    A chat serves one caller at a time, from any thread; a second one gets `BusyError`. Chats of one model may be used
+    from several threads at once.
+
+    Examples
+    --------
+    >>> import lily
+    >>> chat = lily.Model.load("lily-tiny").chat(thinking=False, sampling=lily.Sampling.greedy())
+    >>> for event in chat.send("Hello!"):
+    ...     if isinstance(event, lily.chat.ContentDelta):
+    ...         text = event.text
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        system: str | None = None,
+        tools: Sequence[Tool] | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+        thinking: bool | None = True,
+        preserve_thinking: bool = False,
+        later_system: LaterSystem = "refuse",
+        seed: int | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """See `Model.chat`."""
+        self._model = model
+        self._first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+        self._messages: list[dict[str, Any]] = [*self._first, *(dict(message) for message in messages)]
+        self._later_system: LaterSystem = later_system
+        self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
+        self._options = TurnOptions.of(options)
+        self._template_options = dict(template_options or {})
+        if thinking is not None:
+            self._template_options["enable_thinking"] = thinking
+        if preserve_thinking:
+            self._template_options["preserve_thinking"] = True
+        self._definitions, self._functions = as_definitions(tools)
+        self._session: Session | None = None
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        content: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Iterator[Event]:
+        """Send a message and generate the answer.
+
+        Nothing is computed before the first event is asked for. Once a token was generated the turn is part of the
+        conversation, even if the caller stops early; before that, neither the message nor the answer is.
+
+        Parameters
+        ----------
+        content : str or sequence of parts, optional
+            The user's message; None answers to what is there, such as the results of tools.
+        progress : callable, optional
+            Called as ``progress(done, total)`` in tokens of the prompt, first with those that need no computing.
+        **options
+            Fields of `lily.chat.TurnOptions`, for this turn only.
+
+        Yields
+        ------
+        ReasoningDelta, ContentDelta, ToolCallEvent, Done
+            `Done` is the last one, always.
+
+        Raises
+        ------
+        TemplateError
+            The messages are not a conversation that the model can answer; the message's index is named.
+        InvalidArgumentError
+            An option is not valid.
+        ContextOverflowError
+            The prompt does not fit in the context.
+        BusyError, ClosedError
+            Another turn of this chat is in progress; or the model is closed.
+        """
+        message = None if content is None else {"role": "user", "content": content}
+        return self._turn(message, self._options.changed(options), progress)
+
+    def ask(self, content: str | Sequence[Mapping[str, Any]] | None = None, **options: Any) -> Answer:
+        """As `send`, but the whole answer at once."""
+        return collect(self.send(content, **options))
+
+    def add_tool_result(self, call: ToolCall | str, result: Any) -> None:
+        """Add the result of a tool call; `send` without content goes on once all are there.
+
+        Parameters
+        ----------
+        call : ToolCall or str
+            The call, or its id.
+        result : any
+            A string as it is; anything else as JSON, or as ``str(result)`` where it has no JSON form.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The latest answer made no such call, or its result is there already.
+        """
+        call_id = call.id if isinstance(call, ToolCall) else call
+        with self._exclusive():
+            if call_id not in self._open_calls():
+                raise InvalidArgumentError(f"the latest answer has no call with the id {call_id!r} without a result")
+            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": _as_text(result)})
+
+    def run(
+        self,
+        content: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        max_rounds: int = 16,
+        on_event: Callable[[Event], object] | None = None,
+        **options: Any,
+    ) -> Answer:
+        """Send a message, call the Python functions that the model asks for, and go on until it answers.
+
+        What a function raises, and calls of unknown functions or with wrong arguments, are told to the model.
+
+        Parameters
+        ----------
+        content : str or sequence of parts, optional
+            As in `send`.
+        tools : sequence of functions, optional
+            Replace the chat's tools from here on.
+        max_rounds : int
+            Most turns of the model. The answer of the last one is returned even if it asks for more calls: then its
+            `finish_reason` is "tool_calls".
+        on_event : callable, optional
+            Called with every event of every turn.
+        **options
+            As in `send`, for each turn.
+        """
+        if max_rounds < 1:
+            raise InvalidArgumentError(f"max_rounds must be at least 1, not {max_rounds}")
+        if tools is not None:
+            with self._exclusive():
+                self._definitions, self._functions = as_definitions(tools)
+        message = content
+        for turn in range(max_rounds):
+            answer = collect(_observed(self.send(message, **options), on_event))
+            if answer.finish_reason != "tool_calls" or turn == max_rounds - 1:
+                break
+            names = ToolSchemas(self._definitions).names
+            if any(call.name in names and call.name not in self._functions for call in answer.tool_calls):
+                break  # a tool that only the caller can run
+            for call in answer.tool_calls:
+                self.add_tool_result(call, _result_of(call, self._functions))
+            message = None
+        return answer
+
+    def cancel(self) -> None:
+        """End the turn in progress within one token, or one chunk of its prompt, from any thread."""
+        self._cancelled.set()
+        session = self._session
+        if session is not None:
+            session.cancel()
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation in OpenAI's form, with ``reasoning_content``; a copy."""
+        return [dict(message) for message in self._messages]
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self._model
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the latest turn; None before the first one. It belongs to the chat."""
+        return self._session
+
+    def reset(self, messages: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Forget the conversation but the system message, and go on from `messages`."""
+        with self._exclusive():
+            self._messages = [*self._first, *(dict(message) for message in messages)]
+
+    def close(self) -> None:
+        """Free the session; what it computed stays in the model's prefix cache."""
+        with self._exclusive():
+            session, self._session = self._session, None
+            if session is not None:
+                self._keep(session)
+
+    def __enter__(self) -> Chat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<lily.Chat messages={len(self._messages)} tools={len(self._definitions)}>"
+
+    # -- one turn --------------------------------------------------------------------------------------------------
+
+    def _turn(self, message: dict[str, Any] | None, options: TurnOptions, progress: Progress | None) -> Iterator[Event]:
+        with self._exclusive():
+            self._cancelled.clear()
+            messages = [*self._messages, *([] if message is None else [message])]
+            if messages and messages[-1].get("role") not in _RESULT_ROLES:
+                raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
+            yield from self._answer(messages, options, progress)
+
+    def _answer(
+        self, messages: list[dict[str, Any]], options: TurnOptions, progress: Progress | None
+    ) -> Iterator[Event]:
+        model = self._model
+        schemas = ToolSchemas(self._definitions)
+        choice = as_tool_choice(options.tool_choice, schemas.names)
+        grammar = turn_grammar(model.tokenizer, options, schemas, choice)
+        constraint = None if grammar is None else model.chat_support.grammars.start(grammar)
+        normal = normalize_messages(messages, later_system=self._later_system)
+        prompt = self._render(normal, generation=True)
+        encoded = model.chat_support.encoder.encode(prompt, self._borders(normal, prompt))
+        began = time.perf_counter()
+        try:
+            session, cached = self._bring_session(encoded, progress)
+        except CancelledError:
+            seconds = time.perf_counter() - began
+            yield Done("cancelled", Usage(len(encoded.ids)), Timings(prefill_seconds=seconds))
+            return
+        seconds = time.perf_counter() - began
+        parser = OutputParser(reasoning=thinking_is_open(prompt), tools=None if choice.mode == "none" else schemas)
+        control = TurnControl(
+            model.tokenizer,
+            options,
+            parser,
+            constraint=constraint,
+            stop_tokens=sorted(model.stop_tokens),
+            calls_forbidden=choice.mode == "none" and bool(schemas.names),
+        )
+        generation = session.generation(
+            options.max_tokens,
+            sampling=resolve_sampling(model, options.sampling),
+            logprobs=options.logprobs,
+            mask=control.mask,
+        )
+        turn = Turn(model.tokenizer, generation, parser, control, options.stop, self._cancelled.is_set)
+        try:
+            yield from turn.events()
+        finally:
+            if turn.tokens or turn.ended_by_model:
+                self._messages = [*messages, turn.message]
+            if turn.ended_by_model:
+                self._remember(normal, prompt, turn)
+        yield turn.done(len(encoded.ids), cached, seconds)
+
+    def _render(self, messages: list[dict[str, Any]], *, generation: bool) -> str:
+        return self._model.chat_template.render(
+            messages, self._definitions, add_generation_prompt=generation, **self._template_options
+        )
+
+    def _remember(self, normal: list[dict[str, Any]], prompt: str, turn: Turn) -> None:
+        answer = normalize_messages([*normal, turn.message], later_system=self._later_system)
+        conversation = self._render(answer, generation=False)
+        tokenizer = self._model.tokenizer
+        ends = [tokenizer.decode([token]) for token in self._model.stop_tokens]
+        at = max(conversation.rfind(end) for end in ends) if ends else -1
+        if at >= len(prompt):
+            self._model.chat_support.encoder.remember(prompt, conversation, conversation[at:], turn.tokens)
+
+    def _borders(self, messages: list[dict[str, Any]], prompt: str) -> list[int]:
+        """Characters of the prompt before the places where later prompts of this conversation may part from it."""
+        query = max(at for at, message in enumerate(messages) if message["role"] == "user")
+        borders = [len(self._render(messages[: query + 1], generation=False))]
+        if messages[0]["role"] == "system" or self._definitions:
+            ends = (prompt.find(text) + len(text) for text in self._turn_ends() if text in prompt)
+            borders.append(min(ends, default=0))
+        if query + 1 < len(messages):
+            borders.append(len(self._render(messages, generation=False)))
+        return [border for border in borders if prompt[border : border + 1] == "<"]
+
+    def _turn_ends(self) -> list[str]:
+        return [self._model.tokenizer.decode([token]) + "\n" for token in self._model.stop_tokens]
+
+    # -- the session -----------------------------------------------------------------------------------------------
+
+    def _bring_session(self, encoded: EncodedPrompt, progress: Progress | None) -> tuple[Session, int]:
+        """A session that holds exactly the prompt, with logits, and how many of its tokens were not computed."""
+        ids = encoded.ids
+        session = self._session
+        held = [] if session is None else session.tokens
+        if session is not None and 0 < len(held) < len(ids) and ids[: len(held)] == held:
+            self._extend(session, encoded, len(held), progress)
+            return session, len(held)
+        if session is not None:
+            self._session = None
+            self._keep(session)
+        observe = self._observer(progress)
+        self._session = self._model.cached_session(
+            ids, snapshot_at=encoded.positions, progress=observe, seed=self._seed
+        )
+        return self._session, self._session.cached_tokens
+
+    def _extend(self, session: Session, encoded: EncodedPrompt, held: int, progress: Progress | None) -> None:
+        total = len(encoded.ids)
+        if progress is not None:
+            progress(held, total)
+        borders = [position for position in encoded.positions if held < position < total]
+        begin = held
+        for end in [*borders, total]:
+            session.prefill(encoded.ids[begin:end], progress=self._observer(progress, begin, total))
+            if end < total:
+                self._model.cache.insert(session)
+            begin = end
+
+    def _observer(self, progress: Progress | None, begin: int = 0, total: int | None = None) -> Progress:
+        def observe(done: int, of: int) -> None:
+            if self._cancelled.is_set():
+                raise CancelledError("the turn was cancelled while its prompt was computed")
+            if progress is not None:
+                progress(begin + done, of if total is None else total)
+
+        return observe
+
+    def _keep(self, session: Session) -> None:
+        """Leave a session's state to the prefix cache and close it."""
+        if session.position:
+            self._model.cache.insert(session)
+        session.close()
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise BusyError("this chat is in use by another turn; make one chat for each conversation")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _open_calls(self) -> list[str]:
+        """Ids of the latest answer's calls that have no result."""
+        given: set[Any] = set()
+        for message in reversed(self._messages):
+            if message.get("role") != "tool":
+                calls = message.get("tool_calls") or []
+                return [call["id"] for call in calls if call.get("id") not in given]
+            given.add(message.get("tool_call_id"))
+        return []
+
+
+def _as_text(result: Any) -> str:
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)
+
+
+def _observed(events: Iterator[Event], on_event: Callable[[Event], object] | None) -> Iterator[Event]:
+    for event in events:
+        if on_event is not None:
+            on_event(event)
+        yield event
+
+
+def _result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
+    function = functions.get(call.name)
+    if function is None:
+        return f"Error: there is no tool {call.name!r}; there are {', '.join(functions) or 'none'}"
+    try:
+        return function.call(call.arguments)
+    except Exception as error:  # the model can react to whatever a tool raises
+        return f"Error: {type(error).__name__}: {error}"

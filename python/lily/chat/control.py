@@ -1,0 +1,101 @@
+"""Decides which tokens may come next in a turn, and which ones are put in: grammars and the limit of the thinking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lily.chat.argument_values import ToolSchemas
+from lily.chat.constraints import GrammarConstraint, Mask, forbid
+from lily.chat.grammars import answer_grammar, call_grammar, either_grammar
+from lily.chat.options import TurnOptions
+from lily.chat.tool_choice import ToolChoice
+from lily.errors import BackendError
+from lily.text import Tokenizer
+
+if TYPE_CHECKING:
+    from lily.chat.output_parser import OutputParser
+
+__all__ = ["TurnControl", "turn_grammar"]
+
+
+class TurnControl:
+    """The masks and the forced tokens of one turn.
+
+    A grammar holds from the end of the thinking on. Until then the turn cannot end, nor can a call begin.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        options: TurnOptions,
+        parser: OutputParser,
+        *,
+        constraint: GrammarConstraint | None,
+        stop_tokens: Sequence[int],
+        calls_forbidden: bool,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._options = options
+        self._parser = parser
+        self._constraint = constraint
+        self._waiting = constraint is not None and parser.in_reasoning
+        open_call = tokenizer.token_id("<tool_call>")
+        calls = [] if open_call is None else [open_call]
+        self._thinking_mask = forbid(tokenizer.vocab_size, [*stop_tokens, *calls]) if self._waiting else None
+        self._free_mask = forbid(tokenizer.vocab_size, calls) if calls_forbidden and calls else None
+        self._thought = 0  # tokens
+        self._limited = options.max_thinking_tokens is not None and tokenizer.token_id("</think>") is not None
+
+    def mask(self) -> Mask | None:
+        """The tokens allowed next; None allows all."""
+        if self._waiting:
+            return self._thinking_mask
+        return self._free_mask if self._constraint is None else self._constraint.mask()
+
+    def accept(self, token: int, *, forced: bool = False) -> None:
+        """Take a token that is part of the output now, before the parser gets its text."""
+        self._thought += self._parser.in_reasoning
+        if self._constraint is not None and not self._waiting and not forced:
+            self._constraint.accept(token)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of the thinking block so far, its closing tag included."""
+        return self._thought
+
+    def forced(self) -> list[int]:
+        """The tokens to put in now, perhaps none; a grammar begins behind them."""
+        if self._waiting and not self._parser.in_reasoning:
+            # The model has closed its thinking: what stands between that and every answer.
+            self._waiting = False
+            return self._tokenizer.encode("\n\n")
+        limit = self._options.max_thinking_tokens
+        if self._limited and limit is not None and self._parser.state == "reasoning" and self._thought >= limit:
+            self._waiting = False
+            self._limited = False
+            words = self._options.thinking_end if self._thought else "\n"
+            return self._tokenizer.encode(f"{words}</think>\n\n")
+        return []
+
+
+def turn_grammar(tokenizer: Tokenizer, options: TurnOptions, schemas: ToolSchemas, choice: ToolChoice) -> str | None:
+    """The grammar that a turn must follow, or None.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The response format is not valid.
+    BackendError
+        A call is forced, but the tokenizer has no tags for calls.
+    """
+    answer = answer_grammar(options.response_format)
+    if choice.mode == "none" or (choice.mode == "auto" and answer is None):
+        return answer
+    tags = (tokenizer.token_id("<tool_call>"), tokenizer.token_id("</tool_call>"))
+    if tags[0] is None or tags[1] is None:
+        raise BackendError("the model's tokenizer has no <tool_call> tags, so that no call can be forced")
+    calls = call_grammar(
+        schemas, choice.names, open_tag=tags[0], close_tag=tags[1], parallel=options.parallel_tool_calls
+    )
+    return calls if choice.mode == "required" or answer is None else either_grammar(answer, calls)

@@ -1,0 +1,100 @@
+"""The options of a turn, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lily.chat.stop_strings import as_stop_strings
+from lily.errors import InvalidArgumentError
+from lily.sampling import Sampling
+from lily.session import as_count
+
+if TYPE_CHECKING:
+    from lily.model import Model
+
+__all__ = ["DEFAULT_THINKING_END", "TurnOptions", "resolve_sampling"]
+
+# How models of this family end their thinking when they are told to.
+DEFAULT_THINKING_END = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+)
+
+
+@dataclass(frozen=True)
+class TurnOptions:
+    """How a turn is generated. All of them may be given to `Model.chat` and, for one turn, to `Chat.send`.
+
+    Attributes
+    ----------
+    max_tokens : int, optional
+        Most tokens of a turn, thinking included; None: as many as the context holds.
+    sampling : Sampling or str
+        "auto": as the checkpoint's generation_config.json says; the name of a profile of `Sampling.profile`; or all
+        of it.
+    stop : str or iterable of str
+        Strings that end the answer; they are looked for in its content, not in thinking and calls.
+    response_format : mapping, optional
+        The form of the answer, see `lily.chat.grammars.answer_grammar`. It holds after the thinking.
+    tool_choice : str or mapping, optional
+        "auto", "none", "required", or a mapping that names a tool.
+    parallel_tool_calls : bool
+        False: a forced turn makes one call only.
+    max_thinking_tokens : int, optional
+        Ends the thinking after that many tokens with `thinking_end`; the answer follows.
+    thinking_end : str
+        The model's words before it stops thinking.
+    logprobs : int, optional
+        Report the log-probability of each token, and of that many most probable ones.
+    """
+
+    max_tokens: int | None = None
+    sampling: Sampling | str = "auto"
+    stop: tuple[str, ...] = ()
+    response_format: Mapping[str, Any] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    max_thinking_tokens: int | None = None
+    thinking_end: str = DEFAULT_THINKING_END
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", as_stop_strings(self.stop))
+        for name in ("max_tokens", "max_thinking_tokens", "logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, as_count(name, value))
+        if self.sampling != "auto" and not isinstance(self.sampling, Sampling):
+            object.__setattr__(self, "sampling", Sampling.profile(str(self.sampling)))
+
+    def changed(self, changes: Mapping[str, Any]) -> TurnOptions:
+        """A copy with some options changed.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such option, or its value is out of range.
+        """
+        return dataclasses.replace(self, **_known(changes))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> TurnOptions:
+        """From the options by name; errors as for `changed`."""
+        return cls(**_known(options))
+
+
+def resolve_sampling(model: Model, sampling: Sampling | str) -> Sampling:
+    """The sampling parameters that a turn's option stands for."""
+    if isinstance(sampling, Sampling):
+        return sampling
+    return model.default_sampling if sampling == "auto" else Sampling.profile(sampling)
+
+
+def _known(options: Mapping[str, Any]) -> dict[str, Any]:
+    names: Iterable[str] = [field.name for field in dataclasses.fields(TurnOptions)]
+    for name in options:
+        if name not in names:
+            raise InvalidArgumentError(f"there is no option {name!r}; there are {', '.join(names)}")
+    return dict(options)

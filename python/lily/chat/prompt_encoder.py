@@ -1,0 +1,135 @@
+"""Encodes rendered prompts so that the ids of answers that the model gave stay as they were generated."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lily.text import Tokenizer
+
+__all__ = ["EncodedPrompt", "PromptEncoder"]
+
+_REMEMBERED_IDS = 1 << 22  # at most, over all turns: 16 MiB
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """The ids of a prompt, and the number of ids before each of the offsets that were asked for."""
+
+    ids: list[int]
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    prompt_length: int  # characters
+    ids: array[int]  # of the answer and the end of its turn
+
+
+class PromptEncoder:
+    """The encoder of one model; conversations share it, from any thread.
+
+    The same text may be written with several sequences of ids, and an answer that is parsed and rendered again may
+    differ from what was generated in white space or in a missing tag. So a generated turn is remembered under the
+    text of the conversation up to its end, and where a later prompt begins with exactly that text, it gets the
+    remembered ids. What the model computed for them can then be used again.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
+        self._size = 0
+        self._ends: set[str] = set()  # texts that end a turn
+        self._lock = threading.Lock()
+
+    def remember(self, prompt: str, conversation: str, turn_end: str, ids: Sequence[int]) -> None:
+        """Keep the ids of a generated turn.
+
+        Parameters
+        ----------
+        prompt
+            What the answer was generated for, as text.
+        conversation
+            The same with the answer, rendered, up to the end of the turn. If it does not begin with `prompt`, nothing
+            is kept.
+        turn_end
+            The last characters of `conversation`, which end every turn.
+        ids
+            Of the answer as it was generated.
+        """
+        if not turn_end or not conversation.endswith(turn_end) or not conversation.startswith(prompt):
+            return
+        turn = _Turn(len(prompt), array("i", [*ids, *self._tokenizer.encode(turn_end)]))
+        key = hashlib.blake2b(conversation.encode(), digest_size=16).digest()
+        with self._lock:
+            self._ends.add(turn_end)
+            replaced = self._turns.pop(key, None)
+            self._size += len(turn.ids) - (0 if replaced is None else len(replaced.ids))
+            self._turns[key] = turn
+            while self._size > _REMEMBERED_IDS and len(self._turns) > 1:
+                _, oldest = self._turns.popitem(last=False)
+                self._size -= len(oldest.ids)
+
+    def encode(self, text: str, offsets: Iterable[int] = ()) -> EncodedPrompt:
+        """Return the ids of a rendered prompt.
+
+        Parameters
+        ----------
+        text
+            The prompt.
+        offsets
+            Characters before borders whose positions among the ids are wanted. Only borders right before a special
+            token, as at the beginning of a turn, have no influence on the ids.
+        """
+        wanted = sorted({offset for offset in offsets if 0 < offset < len(text)})
+        ids: list[int] = []
+        positions: list[int] = []
+        at = 0
+        for end, turn in self._known_turns(text):
+            if turn.prompt_length < at:
+                continue
+            self._append(ids, positions, text, at, turn.prompt_length, wanted)
+            ids += turn.ids
+            if end in wanted:
+                positions.append(len(ids))
+            at = end
+        self._append(ids, positions, text, at, len(text), wanted)
+        return EncodedPrompt(ids, tuple(positions))
+
+    def _append(
+        self, ids: list[int], positions: list[int], text: str, start: int, end: int, wanted: Sequence[int]
+    ) -> None:
+        inner = [offset for offset in wanted if start < offset < end]
+        for left, right in itertools.pairwise([start, *inner, end]):
+            ids += self._tokenizer.encode(text[left:right])
+            if right in inner:
+                positions.append(len(ids))
+
+    def _known_turns(self, text: str) -> list[tuple[int, _Turn]]:
+        """Where remembered turns end in `text`, in order."""
+        with self._lock:
+            ends = tuple(self._ends)
+        borders: set[int] = set()
+        for end in ends:
+            at = text.find(end)
+            while at >= 0:
+                borders.add(at + len(end))
+                at = text.find(end, at + len(end))
+        digest = hashlib.blake2b(digest_size=16)
+        found: list[tuple[int, _Turn]] = []
+        start = 0
+        for border in sorted(borders):
+            digest.update(text[start:border].encode())
+            start = border
+            key = digest.copy().digest()
+            with self._lock:
+                turn = self._turns.get(key)
+                if turn is not None:
+                    self._turns.move_to_end(key)
+                    found.append((border, turn))
+        return found

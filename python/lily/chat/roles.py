@@ -1,0 +1,139 @@
+"""The policy about roles: brings OpenAI-style messages into the order that the chat template takes, or says why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from lily.errors import TemplateError
+
+__all__ = ["LaterSystem", "normalize_messages"]
+
+LaterSystem = Literal["refuse", "convert"]
+
+_SYSTEM_ROLES = ("system", "developer")
+_ROLES = (*_SYSTEM_ROLES, "user", "assistant", "tool")
+_TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def normalize_messages(
+    messages: Iterable[Mapping[str, Any]], *, later_system: LaterSystem = "refuse"
+) -> list[dict[str, Any]]:
+    """Return a copy of `messages` that the template accepts; the input is left alone.
+
+    Leading system and developer messages are merged into one system message. Text parts are joined. Results of tools
+    are put into the order of their calls, since the model sees nothing but the order.
+
+    Parameters
+    ----------
+    messages
+        Mappings with ``role`` and ``content``.
+    later_system
+        What becomes of a system or developer message after the first other one: "refuse" it, or "convert" it to a
+        user message at its place.
+
+    Raises
+    ------
+    TemplateError
+        The list is not a conversation that a model can answer; the message's index and the reason are named.
+    """
+    if isinstance(messages, (str, bytes, Mapping)):
+        raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
+    given = [_checked(index, message) for index, message in enumerate(messages)]
+    leading = next((at for at, message in enumerate(given) if message["role"] not in _SYSTEM_ROLES), len(given))
+    system = [message["content"] for message in given[:leading] if message["content"]]
+    merged: list[dict[str, Any]] = []
+    if leading:
+        merged.append({**given[0], "role": "system", "content": "\n\n".join(system)})
+    for index in range(leading, len(given)):
+        message = given[index]
+        if message["role"] in _SYSTEM_ROLES:
+            if later_system == "refuse":
+                raise TemplateError(
+                    f"message {index} is a {message['role']} message after the conversation has begun; put it first, "
+                    'or convert such messages to user messages (later_system="convert")'
+                )
+            message = {**message, "role": "user"}
+        merged.append(message)
+    _check_beginning(given, leading)
+    return _in_order_of_calls(merged)
+
+
+def _checked(index: int, message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise TemplateError(f"message {index} must be a mapping, not a {type(message).__name__}")
+    role = message.get("role")
+    if role not in _ROLES:
+        raise TemplateError(f"message {index} has the role {role!r}; roles are {', '.join(_ROLES)}")
+    return {**message, "content": _text(f"message {index}", role, message.get("content"))}
+
+
+def _text(where: str, role: str, content: Any) -> str:
+    if content is None:
+        if role in ("user", "tool"):
+            raise TemplateError(f"{where}: a {role} message must have content")
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence) and not isinstance(content, bytes):
+        return "".join(_part_text(f"{where}, part {at}", part) for at, part in enumerate(content))
+    if role == "tool" and isinstance(content, (Mapping, int, float)):
+        return json.dumps(content, ensure_ascii=False)
+    raise TemplateError(f"{where}: content must be a string or a list of parts, not a {type(content).__name__}")
+
+
+def _part_text(where: str, part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise TemplateError(f"{where} must be a mapping with a type, not a {type(part).__name__}")
+    kind = part.get("type", "text")
+    if kind not in _TEXT_PARTS:
+        raise TemplateError(f"{where} is of type {kind!r}; this engine reads text only, no images, audio or files")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise TemplateError(f"{where}: text must be a string, not a {type(text).__name__}")
+    return text
+
+
+def _check_beginning(given: Sequence[Mapping[str, Any]], leading: int) -> None:
+    if not given:
+        raise TemplateError("there are no messages; at least one user message is needed")
+    if leading == len(given):
+        raise TemplateError("there are only system messages; at least one user message is needed")
+    if given[leading]["role"] == "tool":
+        raise TemplateError(
+            f"message {leading} is the result of a tool whose call is missing: the conversation must not begin with it"
+        )
+    roles = {message["role"] for message in given[leading:]}
+    if "user" not in roles and not roles & set(_SYSTEM_ROLES):
+        raise TemplateError("there is no user message; at least one is needed")
+
+
+def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    ordered: list[dict[str, Any]] = []
+    at = 0
+    while at < len(messages):
+        end = at
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        if end == at:
+            ordered.append(messages[at])
+            at += 1
+            continue
+        order = _call_order(ordered[-1]) if ordered else {}
+        results = messages[at:end]
+        if all(message.get("tool_call_id") in order for message in results):
+            results.sort(key=lambda message: order[message["tool_call_id"]])
+        ordered += results
+        at = end
+    return ordered
+
+
+def _call_order(message: Mapping[str, Any]) -> dict[Any, int]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, (list, tuple)):
+        return {}
+    ids = [call.get("id") for call in calls if isinstance(call, Mapping)]
+    return {call_id: at for at, call_id in enumerate(ids) if isinstance(call_id, str)}

@@ -1,0 +1,51 @@
+"""Which tools a turn may, must or must not call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lily.errors import InvalidArgumentError
+
+__all__ = ["ToolChoice", "as_tool_choice"]
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """`names` are the tools that may be called; with "required", at least one call must come."""
+
+    mode: Literal["auto", "none", "required"]
+    names: tuple[str, ...] = ()
+
+
+def as_tool_choice(choice: str | Mapping[str, Any] | None, names: Sequence[str]) -> ToolChoice:
+    """The tool choice of OpenAI's or Anthropic's form.
+
+    Parameters
+    ----------
+    choice
+        "auto" (also None), "none", "required" (or "any"), or a mapping that names one tool, such as
+        ``{"type": "function", "function": {"name": ...}}``.
+    names
+        The tools that there are.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is none of these, or names a tool that there is not.
+    """
+    name: Any = None
+    mode: Any = choice
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+        mode = choice.get("type") if name is None else "required"
+    mode = {None: "auto", "any": "required"}.get(mode, mode) if isinstance(mode, (str, type(None))) else mode
+    if mode not in ("auto", "none", "required"):
+        raise InvalidArgumentError(f'tool_choice must be "auto", "none", "required" or name a tool, not {choice!r}')
+    if name is not None and name not in names:
+        raise InvalidArgumentError(f"tool_choice names {name!r}, but the tools are {', '.join(names) or 'none'}")
+    if mode == "required" and not names:
+        raise InvalidArgumentError("tool_choice requires a call, but there are no tools")
+    return ToolChoice(mode if names else "none", tuple(names) if name is None else (name,))
