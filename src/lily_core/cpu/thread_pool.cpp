@@ -12,8 +12,12 @@
 namespace lily::cpu {
 namespace {
 
-// About 50 microseconds: longer than the serial parts between two loops of a step, short against a pause of the caller.
-constexpr int kSpins = 20000;
+// 30 to 100 microseconds, by processor: longer than the serial parts between two loops of a step, short against a pause
+// of the caller.
+constexpr int kSpins = 2000;
+
+constexpr std::uint64_t kOpen = 1ULL << 31;
+constexpr std::uint64_t kInside = kOpen - 1;
 
 void pause() {
 #if defined(__x86_64__)
@@ -62,7 +66,7 @@ void ThreadPool::work(std::int64_t worker) noexcept {
       task_(context_, index, worker);
     }
   } catch (...) {
-    const std::lock_guard lock(failure_mutex_);
+    const std::scoped_lock lock(failure_mutex_);
     if (failure_ == nullptr) failure_ = std::current_exception();
   }
 }
@@ -76,11 +80,13 @@ void ThreadPool::run(std::int64_t count, Task task, void* context) {
   task_ = task;
   context_ = context;
   next_.store(0, std::memory_order_relaxed);
-  active_.store(static_cast<std::int64_t>(workers_->size()), std::memory_order_relaxed);
+  const std::uint64_t generation = (loop_.load(std::memory_order_relaxed) >> 32) + 1;
+  loop_.store(generation << 32 | kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   work(0);
-  for (int spin = 0; active_.load(std::memory_order_acquire) != 0; ++spin) {
+  loop_.fetch_and(~kOpen, std::memory_order_acq_rel);
+  for (int spin = 0; (loop_.load(std::memory_order_acquire) & kInside) != 0; ++spin) {
     if (spin < kSpins) {
       pause();
     } else {
@@ -90,15 +96,25 @@ void ThreadPool::run(std::int64_t count, Task task, void* context) {
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+// Whether the current loop is open; if so, the caller waits for this worker to leave it.
+bool ThreadPool::join_loop() {
+  std::uint64_t seen = loop_.load(std::memory_order_relaxed);
+  while ((seen & kOpen) != 0) {
+    if (loop_.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
 void ThreadPool::serve(std::int64_t worker) {
   std::uint32_t seen = 0;
   while (true) {
     for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) pause();
     generation_.wait(seen, std::memory_order_acquire);
-    ++seen;
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    if (!join_loop()) continue;
     work(worker);
-    active_.fetch_sub(1, std::memory_order_release);
+    loop_.fetch_sub(1, std::memory_order_release);
   }
 }
 

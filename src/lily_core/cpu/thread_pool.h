@@ -1,4 +1,7 @@
 // cpu/thread_pool.h -- worker threads that share loops over small tasks; they spin briefly between loops, then sleep.
+//
+// A loop is open while its caller works on it. A worker that comes in time joins it; the caller never waits for one that
+// did not, so a worker whose processor another process has taken costs its share of the work and nothing more.
 #pragma once
 
 #include <atomic>
@@ -40,12 +43,13 @@ class ThreadPool {
   void run(std::int64_t count, Task task, void* context);
   void stop();
   void work(std::int64_t worker) noexcept;
+  [[nodiscard]] bool join_loop();
   void serve(std::int64_t worker);
 
   // One cache line each, so that polling a counter does not slow down the others.
   alignas(64) std::atomic<std::uint32_t> generation_{0};  // one more for each loop; workers wait for a change
   alignas(64) std::atomic<std::int64_t> next_{0};         // next index to take
-  alignas(64) std::atomic<std::int64_t> active_{0};       // workers that have not yet left the current loop
+  alignas(64) std::atomic<std::uint64_t> loop_{0};        // generation << 32 | open << 31 | workers inside
   alignas(64) std::int64_t count_ = 0;
   Task task_ = nullptr;
   void* context_ = nullptr;
