@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from lily import _core
 from lily.checkpoint import CheckpointSource, MatrixPart, ModelConfig, TensorSlice
@@ -24,7 +25,7 @@ def native_config(config: ModelConfig) -> _core.ModelConfig:
 def native_source(source: CheckpointSource) -> _core.CheckpointSource:
     """The core's copy of the places of all weights."""
     return _core.CheckpointSource(
-        files=[str(file) for file in source.files],
+        files=[os.fsencode(file) for file in source.files],
         file_sizes=list(source.file_sizes),
         matrices=[
             _core.MatrixSource(

@@ -179,7 +179,7 @@ class VectorSource:
 class CheckpointSource:
     """Files of a checkpoint and every weight in them."""
 
-    def __init__(self, files: Sequence[str], file_sizes: Sequence[int], matrices: Sequence[MatrixSource], vectors: Sequence[VectorSource]) -> None: ...
+    def __init__(self, files: Sequence[bytes], file_sizes: Sequence[int], matrices: Sequence[MatrixSource], vectors: Sequence[VectorSource]) -> None: ...
 
 class Sampling:
     """Sampling parameters; see lily.Sampling."""

@@ -48,13 +48,16 @@ void bind_sources(nb::module_& module) {
              std::int64_t size,
              float add) { new (self) VectorSource{std::move(name), element_type, file, offset, size, add}; },
           "name"_a, "element_type"_a, "file"_a, "offset"_a, "size"_a, "add"_a);
+  // Paths come as bytes: file names need not be valid text.
   nb::class_<CheckpointSource>(module, "CheckpointSource", "Files of a checkpoint and every weight in them.")
       .def(
           "__init__",
-          [](CheckpointSource* self, std::vector<std::string> files, std::vector<std::uint64_t> file_sizes,
+          [](CheckpointSource* self, const std::vector<nb::bytes>& files, std::vector<std::uint64_t> file_sizes,
              std::vector<MatrixSource> matrices, std::vector<VectorSource> vectors) {
-            new (self)
-                CheckpointSource{std::move(files), std::move(file_sizes), std::move(matrices), std::move(vectors)};
+            std::vector<std::string> paths;
+            paths.reserve(files.size());
+            for (const nb::bytes& file : files) paths.emplace_back(file.c_str(), file.size());
+            new (self) CheckpointSource{std::move(paths), std::move(file_sizes), std::move(matrices), std::move(vectors)};
           },
           "files"_a, "file_sizes"_a, "matrices"_a, "vectors"_a);
 }
