@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Chat", "ChatSupport"]
 
 Tool = Mapping[str, Any] | Callable[..., Any]
+_HEADER_LENGTH = 64  # characters, at most
 _RESULT_ROLES = ("user", "tool", "system", "developer")
 
 
@@ -320,14 +321,18 @@ class Chat:
             self._model.chat_support.encoder.remember(prompt, conversation, conversation[at:], turn.tokens)
 
     def _borders(self, messages: list[dict[str, Any]], prompt: str) -> list[int]:
-        """Characters of the prompt before the places where later prompts of this conversation may part from it."""
+        """Characters of the prompt before the places where later prompts may part from it.
+
+        These are the end of system message and tools, which other conversations share, and the headers of the answers
+        to the latest question and to the latest message: behind them thinking is dropped when the next question comes.
+        """
         query = max(at for at, message in enumerate(messages) if message["role"] == "user")
-        borders = [len(self._render(messages[: query + 1], generation=False))]
+        borders = [_behind_header(prompt, len(self._render(messages[: query + 1], generation=False)))]
         if messages[0]["role"] == "system" or self._definitions:
             ends = (prompt.find(text) + len(text) for text in self._turn_ends() if text in prompt)
             borders.append(min(ends, default=0))
         if query + 1 < len(messages):
-            borders.append(len(self._render(messages, generation=False)))
+            borders.append(_behind_header(prompt, len(self._render(messages, generation=False))))
         return [border for border in borders if prompt[border : border + 1] == "<"]
 
     def _turn_ends(self) -> list[str]:
@@ -399,6 +404,12 @@ class Chat:
                 return [call["id"] for call in calls if call.get("id") not in given]
             given.add(message.get("tool_call_id"))
         return []
+
+
+def _behind_header(prompt: str, border: int) -> int:
+    """The place of the thinking block that follows the assistant's header at a border; without one, the border."""
+    block = prompt.find("<think>", border, border + _HEADER_LENGTH)
+    return border if block < 0 else block
 
 
 def _as_text(result: Any) -> str:

@@ -40,7 +40,7 @@ def as_tool_choice(choice: str | Mapping[str, Any] | None, names: Sequence[str])
     if isinstance(choice, Mapping):
         function = choice.get("function")
         name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
-        mode = choice.get("type") if name is None else "required"
+        mode = choice.get("type", "") if name is None else "required"
     mode = {None: "auto", "any": "required"}.get(mode, mode) if isinstance(mode, (str, type(None))) else mode
     if mode not in ("auto", "none", "required"):
         raise InvalidArgumentError(f'tool_choice must be "auto", "none", "required" or name a tool, not {choice!r}')
