@@ -140,12 +140,25 @@ class AffineProblem {
       store_element(biases_.data(), c.type, i, random_value(random));
     }
     for (float& value : x_) value = random_value(random);
-    matrix_ = {c.bits == 4 ? MatrixFormat::affine4 : MatrixFormat::affine8, c.type, c.group_size, c.rows, c.columns,
-               weight_.data(), scales_.data(), biases_.data()};
-    rows_ = {stored_, c.columns, c.group_size, c.bits == 4 ? ColumnOrder::nibble : ColumnOrder::natural,
-             high_.as<std::int8_t>(), low_.as<std::int8_t>(), x_scales_.as<float>(), x_sums_.as<float>()};
+    matrix_ = {c.bits == 4 ? MatrixFormat::affine4 : MatrixFormat::affine8,
+               c.type,
+               c.group_size,
+               c.rows,
+               c.columns,
+               weight_.data(),
+               scales_.data(),
+               biases_.data()};
+    rows_ = {stored_,
+             c.columns,
+             c.group_size,
+             c.bits == 4 ? ColumnOrder::nibble : ColumnOrder::natural,
+             high_.as<std::int8_t>(),
+             low_.as<std::int8_t>(),
+             x_scales_.as<float>(),
+             x_sums_.as<float>()};
     if (c.gather) {
-      for (std::int64_t m = 0; m < c.inputs; ++m) index_.push_back(static_cast<std::int32_t>(pick(random, 0, stored_ - 1)));
+      for (std::int64_t m = 0; m < c.inputs; ++m)
+        index_.push_back(static_cast<std::int32_t>(pick(random, 0, stored_ - 1)));
     }
   }
 
@@ -161,7 +174,8 @@ class AffineProblem {
   void make_expected() {
     expected_.assign(static_cast<std::size_t>(case_.inputs * case_.rows), 0.0F);
     for (std::int64_t m = 0; m < case_.inputs; ++m) {
-      for (std::int64_t n = 0; n < case_.rows; ++n) expected_[static_cast<std::size_t>(m * case_.rows + n)] = expect(input(m), n);
+      for (std::int64_t n = 0; n < case_.rows; ++n)
+        expected_[static_cast<std::size_t>(m * case_.rows + n)] = expect(input(m), n);
     }
   }
 
@@ -172,7 +186,9 @@ class AffineProblem {
     return expected_[static_cast<std::size_t>(m * case_.rows + n)];
   }
   [[nodiscard]] const std::int32_t* index() const { return index_.empty() ? nullptr : index_.data(); }
-  [[nodiscard]] std::int64_t input(std::int64_t m) const { return index_.empty() ? m : index_[static_cast<std::size_t>(m)]; }
+  [[nodiscard]] std::int64_t input(std::int64_t m) const {
+    return index_.empty() ? m : index_[static_cast<std::size_t>(m)];
+  }
   [[nodiscard]] std::int64_t stored() const { return stored_; }
 
   // Column k's place in high and low.
@@ -243,11 +259,13 @@ void check_quantized(const AffineProblem& problem, const std::string& what) {
         largest = std::max(largest, std::abs(x));
         largest_q = std::max(largest_q, std::abs(q));
         sum += x;
-        error = std::max(error, std::abs(static_cast<double>(rows.scales[m * rows.groups() + g]) * static_cast<double>(q) - x));
+        error = std::max(
+            error, std::abs(static_cast<double>(rows.scales[m * rows.groups() + g]) * static_cast<double>(q) - x));
       }
       check(largest_q == 32512, what + ": the largest magnitude becomes 32512");
       check(error <= largest * kGroupError, what + ": rounding error of a group");
-      check(std::abs(rows.sums[m * rows.groups() + g] - sum) <= largest * rows.group_size * 1e-6, what + ": sum of a group");
+      check(std::abs(rows.sums[m * rows.groups() + g] - sum) <= largest * rows.group_size * 1e-6,
+            what + ": sum of a group");
     }
   }
 }
@@ -315,20 +333,22 @@ void check_affine(const AffineCase& c, const std::vector<const KernelTable*>& ta
               std::ranges::equal(sums, std::span(rows.sums, sums.size())),
           what + ": quantize_row's bits");
     const GuardedBytes scratch(table->matmul_scratch_bytes(c.columns), 0, 64);
-    for_slices(c.rows, c.inputs, random, [&](std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count) {
-      QuantizedRows slice = rows;
-      MatmulArgs args;
-      args.weight = &problem.matrix();
-      args.row_begin = begin;
-      args.row_end = end;
-      args.x = &slice;
-      args.scratch = scratch.data();
-      std::vector<std::int32_t> index;
-      for (std::int64_t m = 0; m < count; ++m) index.push_back(static_cast<std::int32_t>(problem.input(first + m)));
-      if (problem.index() != nullptr || first != 0) args.row_index = index.data();
-      run_slice(what, table->matmul_affine, args, first, count,
-                [&](std::int64_t m, std::int64_t n) { return problem.expected(m, n); });
-    });
+    for_slices(c.rows, c.inputs, random,
+               [&](std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count) {
+                 QuantizedRows slice = rows;
+                 MatmulArgs args;
+                 args.weight = &problem.matrix();
+                 args.row_begin = begin;
+                 args.row_end = end;
+                 args.x = &slice;
+                 args.scratch = scratch.data();
+                 std::vector<std::int32_t> index;
+                 for (std::int64_t m = 0; m < count; ++m)
+                   index.push_back(static_cast<std::int32_t>(problem.input(first + m)));
+                 if (problem.index() != nullptr || first != 0) args.row_index = index.data();
+                 run_slice(what, table->matmul_affine, args, first, count,
+                           [&](std::int64_t m, std::int64_t n) { return problem.expected(m, n); });
+               });
   }
 }
 
@@ -465,7 +485,8 @@ void check_selection() {
   try {
     static_cast<void>(lily::cpu::select_kernels("z80"));
   } catch (const lily::Error& error) {
-    refused = error.kind() == lily::ErrorKind::config && std::string(error.what()).find("portable") != std::string::npos;
+    refused =
+        error.kind() == lily::ErrorKind::config && std::string(error.what()).find("portable") != std::string::npos;
   }
   check(refused, "an unknown instruction set is refused with the available ones");
 }

@@ -45,7 +45,8 @@ void bind_errors(nb::module_& /*module*/) {
       PyErr_SetString(type.ptr(), error.what());
     } catch (const std::bad_alloc&) {
       const nb::object type = nb::module_::import_("lily.errors").attr("MemoryLimitError");
-      PyErr_SetString(type.ptr(), "the system has no memory left for this; close other sessions or lower prefill_chunk");
+      PyErr_SetString(type.ptr(),
+                      "the system has no memory left for this; close other sessions or lower prefill_chunk");
     }
   });
 }

@@ -86,9 +86,7 @@ void bind_snapshot(nb::module_& module) {
       .def_prop_ro("own_bytes", &Snapshot::own_bytes)
       .def_prop_ro(
           "tokens",
-          [](const Snapshot& self) {
-            return owned_array(std::make_unique<std::vector<std::int32_t>>(self.tokens()));
-          },
+          [](const Snapshot& self) { return owned_array(std::make_unique<std::vector<std::int32_t>>(self.tokens())); },
           nb::rv_policy::automatic)
       .def_prop_ro(
           "logits",

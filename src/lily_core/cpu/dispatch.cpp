@@ -6,10 +6,6 @@
 #include "cpu/isa/isa.h"
 #include "engine/error.h"
 
-#if defined(__x86_64__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -43,25 +39,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni");
 }
 
-#if defined(__linux__)
-// AMX needs the processor, and the kernel's leave to use its large tile state: once for the process.
-bool has_amx() {
-  constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
-  constexpr long tile_data = 18;
-  std::uint32_t eax = 7;
-  std::uint32_t ebx = 0;
-  std::uint32_t ecx = 0;
-  std::uint32_t edx = 0;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  const bool tiles = (edx >> 24U & 1U) != 0 && (edx >> 25U & 1U) != 0;  // AMX-TILE, AMX-INT8
-  return tiles && has_avx512() && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
-#else
-bool has_amx() { return false; }
-#endif
-
 constexpr Isa kIsas[] = {
-    {"amx", has_amx, fill_matmul_amx, fill_float_avx512},
     {"avx512", has_avx512, fill_matmul_avx512, fill_float_avx512},
     {"avx2", has_avx2, fill_matmul_avx2, fill_float_avx2},
     {"portable", always, fill_matmul_portable, fill_float_portable},

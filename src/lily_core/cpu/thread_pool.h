@@ -1,7 +1,7 @@
 // cpu/thread_pool.h -- worker threads that share loops over small tasks; they spin briefly between loops, then sleep.
 //
-// A loop is open while its caller works on it. A worker that comes in time joins it; the caller never waits for one that
-// did not, so a worker whose processor another process has taken costs its share of the work and nothing more.
+// A loop is open while its caller works on it. A worker that comes in time joins it; the caller never waits for one
+// that did not, so a worker whose processor another process has taken costs its share of the work and nothing more.
 #pragma once
 
 #include <atomic>

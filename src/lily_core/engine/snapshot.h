@@ -19,9 +19,8 @@ namespace lily {
 class Snapshot {
  public:
   // `pending` is a last token whose state is not computed; `logits` may be null.
-  Snapshot(std::shared_ptr<Model> model, std::unique_ptr<const SessionState> state,
-           std::vector<std::int32_t> tokens, std::optional<std::int32_t> pending,
-           std::shared_ptr<std::vector<float>> logits);
+  Snapshot(std::shared_ptr<Model> model, std::unique_ptr<const SessionState> state, std::vector<std::int32_t> tokens,
+           std::optional<std::int32_t> pending, std::shared_ptr<std::vector<float>> logits);
 
   [[nodiscard]] bool belongs_to(const Model& model) const { return model_.get() == &model; }
   [[nodiscard]] const SessionState& state() const { return *state_; }

@@ -12,10 +12,9 @@ namespace lily::cpu {
 void fill_matmul_portable(KernelTable& table);
 void fill_matmul_avx2(KernelTable& table);
 void fill_matmul_avx512(KernelTable& table);
-void fill_matmul_amx(KernelTable& table);
 void fill_matmul_neon(KernelTable& table);
 
-// Set every other member. amx uses avx512's.
+// Set every other member.
 void fill_float_portable(KernelTable& table);
 void fill_float_avx2(KernelTable& table);
 void fill_float_avx512(KernelTable& table);

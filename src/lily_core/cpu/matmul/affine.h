@@ -32,7 +32,7 @@ inline void store_lanes(float* out, typename Isa::Float y, std::int64_t count) {
 }
 
 // Bytes ahead of the codes in use that are fetched: tiles lie one behind the other.
-inline constexpr std::int64_t kPrefetchDistance = 8192;
+inline constexpr std::int64_t kPrefetchDistance = 4096;
 
 // Rows activation rows times one full tile, codes straight from the checkpoint.
 template <class Isa, int Bits, int Rows>
@@ -45,8 +45,8 @@ inline void few_rows_tile(const MatmulArgs& args, std::int64_t row, const UnitSc
   const StridedRows rows{weight.weight + row * row_bytes, row_bytes};
   for (int first_row = 0; first_row < kTileRows; first_row += Isa::lanes) {
     typename Isa::Float y[Rows];
-    for (int r = 0; r < Rows; ++r) y[r] = Isa::zero();
-    const std::byte* ahead = rows.at(first_row) + kPrefetchDistance;
+    unrolled<Rows>([&](auto r) { y[r] = Isa::zero(); });
+    const std::byte* ahead = rows.at(first_row) + kTileRows * row_bytes + kPrefetchDistance;
     for (std::int64_t g = 0; g < groups; ++g) {
       for (std::int64_t b = 0; b < group_bytes * Isa::lanes; b += 64) __builtin_prefetch(ahead + b);
       ahead += group_bytes * Isa::lanes;
@@ -57,18 +57,18 @@ inline void few_rows_tile(const MatmulArgs& args, std::int64_t row, const UnitSc
         load_quad<Isa>(rows, g * group_bytes + b, first_row, words);
         typename Isa::Int codes[Bits == 4 ? 8 : 4];
         Isa::template unpack<Bits>(words, codes);
-        for (int r = 0; r < Rows; ++r) {
+        unrolled<Rows>([&](auto r) {
           Isa::template add_quad<Bits>(sums[r], codes, input.high[r] + column, input.low[r] + column);
-        }
+        });
         column += kQuadColumns<Bits>;
       }
-      for (int r = 0; r < Rows; ++r) {
+      unrolled<Rows>([&](auto r) {
         const std::int64_t at = g * kTileRows + first_row;
         y[r] = finish_group<Isa>(Isa::total(sums[r]), unit.scales + at, unit.biases + at, input.scales[r][g],
                                  input.sums[r][g], y[r]);
-      }
+      });
     }
-    for (int r = 0; r < Rows; ++r) Isa::store(args.out + r * args.out_stride + row + first_row, y[r]);
+    unrolled<Rows>([&](auto r) { Isa::store(args.out + r * args.out_stride + row + first_row, y[r]); });
   }
 }
 
@@ -83,30 +83,30 @@ inline void block(const MatmulArgs& args, std::int64_t row, std::int64_t first_i
   const std::uint8_t* codes[Vectors];
   std::int64_t scale_at[Vectors];
   typename Isa::Float y[Rows][Vectors];
-  for (int v = 0; v < Vectors; ++v) {
+  unrolled<Vectors>([&](auto v) {
     const int tile = (first + v) / tile_vectors;
     const int lane = (first + v) % tile_vectors * Isa::lanes;
     codes[v] = unit.codes + tile * unit.code_bytes + 4 * lane;
     scale_at[v] = tile * unit.scale_count + lane;
-    for (int r = 0; r < Rows; ++r) y[r][v] = Isa::zero();
-  }
+    unrolled<Rows>([&](auto r) { y[r][v] = Isa::zero(); });
+  });
   for (std::int64_t g = 0; g < groups; ++g) {
     typename Isa::Int sums[Rows][Vectors];
     Isa::template group_sums<Bits, Rows, Vectors>(codes, input, g * weight.group_size, weight.group_size, sums);
-    for (int r = 0; r < Rows; ++r) {
-      for (int v = 0; v < Vectors; ++v) {
+    unrolled<Rows>([&](auto r) {
+      unrolled<Vectors>([&](auto v) {
         const std::int64_t at = g * kTileRows + scale_at[v];
         y[r][v] = finish_group<Isa>(sums[r][v], unit.scales + at, unit.biases + at, input.scales[r][g],
                                     input.sums[r][g], y[r][v]);
-      }
-    }
+      });
+    });
   }
-  for (int v = 0; v < Vectors; ++v) {
+  unrolled<Vectors>([&](auto v) {
     const std::int64_t n = row + (first + v) * Isa::lanes;
-    for (int r = 0; r < Rows; ++r) {
+    unrolled<Rows>([&](auto r) {
       store_lanes<Isa>(args.out + (first_input + r) * args.out_stride + n, y[r][v], args.row_end - n);
-    }
-  }
+    });
+  });
 }
 
 // Run block<Rows> with the largest Rows <= count; return Rows.
@@ -156,6 +156,7 @@ std::int64_t few_rows(const MatmulArgs& args, const UnitScratch& unit) {
   const BlockInput<Rows> input = block_input<Rows>(args, 0);
   std::int64_t row = args.row_begin;
   for (; row + kRowTile <= args.row_end; row += kRowTile) {
+    prefetch_next_scales(*args.weight, row);
     unpack_tile_scales<Isa>(*args.weight, row, 0, unit);
     few_rows_tile<Isa, Bits, Rows>(args, row, unit, input);
   }

@@ -21,7 +21,7 @@ struct Sixteen {
 template <class Isa>
 inline float sum_of(const Sixteen<Isa>& v) {
   alignas(64) float lanes[kPlainLanes];
-  for (int i = 0; i < Sixteen<Isa>::count; ++i) Isa::store(lanes + i * Isa::lanes, v.part[i]);
+  unrolled<Sixteen<Isa>::count>([&](auto i) { Isa::store(lanes + i * Isa::lanes, v.part[i]); });
   for (int i = 0; i < 8; ++i) lanes[i] += lanes[i + 8];
   for (int i = 0; i < 4; ++i) lanes[i] += lanes[i + 4];
   return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
@@ -31,14 +31,14 @@ inline float sum_of(const Sixteen<Isa>& v) {
 template <class Isa, int Outputs, int Rows>
 inline void add_columns(const std::byte* const (&weights)[Outputs], ElementType type, const float* const (&x)[Rows],
                         Sixteen<Isa> (&sums)[Outputs][Rows]) {
-  for (int i = 0; i < Sixteen<Isa>::count; ++i) {
+  unrolled<Sixteen<Isa>::count>([&](auto i) {
     typename Isa::Float values[Rows];
-    for (int r = 0; r < Rows; ++r) values[r] = Isa::load(x[r] + i * Isa::lanes);
-    for (int n = 0; n < Outputs; ++n) {
+    unrolled<Rows>([&](auto r) { values[r] = Isa::load(x[r] + i * Isa::lanes); });
+    unrolled<Outputs>([&](auto n) {
       const auto w = Isa::load_values(weights[n] + i * Isa::lanes * element_size(type), type);
-      for (int r = 0; r < Rows; ++r) sums[n][r].part[i] = Isa::fma(w, values[r], sums[n][r].part[i]);
-    }
-  }
+      unrolled<Rows>([&](auto r) { sums[n][r].part[i] = Isa::fma(w, values[r], sums[n][r].part[i]); });
+    });
+  });
 }
 
 // The last columns, fewer than 16, from copies padded with zeros.
@@ -49,14 +49,14 @@ inline void add_tail(const std::byte* const (&weights)[Outputs], ElementType typ
   float padded_x[Rows][kPlainLanes] = {};
   const std::byte* weight_rows[Outputs];
   const float* x_rows[Rows];
-  for (int n = 0; n < Outputs; ++n) {
+  unrolled<Outputs>([&](auto n) {
     std::memcpy(padded_weights[n], weights[n], static_cast<std::size_t>(columns * element_size(type)));
     weight_rows[n] = padded_weights[n];
-  }
-  for (int r = 0; r < Rows; ++r) {
+  });
+  unrolled<Rows>([&](auto r) {
     std::memcpy(padded_x[r], x[r], static_cast<std::size_t>(columns) * sizeof(float));
     x_rows[r] = padded_x[r];
-  }
+  });
   add_columns<Isa, Outputs, Rows>(weight_rows, type, x_rows, sums);
 }
 
@@ -66,30 +66,24 @@ void plain_block(const MatmulArgs& args, std::int64_t row, std::int64_t first_in
   const std::int64_t full = weight.columns / kPlainLanes * kPlainLanes;
   const std::byte* weights[Outputs];
   const float* x[Rows];
-  for (int n = 0; n < Outputs; ++n) {
-    weights[n] = weight.weight + (row + n) * weight.columns * element_size(Type);
-  }
-  for (int r = 0; r < Rows; ++r) {
+  unrolled<Outputs>([&](auto n) { weights[n] = weight.weight + (row + n) * weight.columns * element_size(Type); });
+  unrolled<Rows>([&](auto r) {
     const std::int64_t m = first_input + r;
     x[r] = args.x_plain + (args.row_index != nullptr ? args.row_index[m] : m) * args.x_stride;
-  }
+  });
   Sixteen<Isa> sums[Outputs][Rows];
-  for (int n = 0; n < Outputs; ++n) {
-    for (int r = 0; r < Rows; ++r) {
-      for (int i = 0; i < Sixteen<Isa>::count; ++i) sums[n][r].part[i] = Isa::zero();
-    }
-  }
+  unrolled<Outputs>([&](auto n) {
+    unrolled<Rows>([&](auto r) { unrolled<Sixteen<Isa>::count>([&](auto i) { sums[n][r].part[i] = Isa::zero(); }); });
+  });
   for (std::int64_t k = 0; k < full; k += kPlainLanes) {
     add_columns<Isa, Outputs, Rows>(weights, Type, x, sums);
-    for (int n = 0; n < Outputs; ++n) weights[n] += kPlainLanes * element_size(Type);
-    for (int r = 0; r < Rows; ++r) x[r] += kPlainLanes;
+    unrolled<Outputs>([&](auto n) { weights[n] += kPlainLanes * element_size(Type); });
+    unrolled<Rows>([&](auto r) { x[r] += kPlainLanes; });
   }
   if (full < weight.columns) add_tail<Isa, Outputs, Rows>(weights, Type, x, weight.columns - full, sums);
-  for (int n = 0; n < Outputs; ++n) {
-    for (int r = 0; r < Rows; ++r) {
-      args.out[(first_input + r) * args.out_stride + row + n] = sum_of<Isa>(sums[n][r]);
-    }
-  }
+  unrolled<Outputs>([&](auto n) {
+    unrolled<Rows>([&](auto r) { args.out[(first_input + r) * args.out_stride + row + n] = sum_of<Isa>(sums[n][r]); });
+  });
 }
 
 // Activation rows outside, so that a block of them stays in the first cache while the weights pass.
@@ -105,19 +99,26 @@ void plain_typed(const MatmulArgs& args) {
   std::int64_t m = 0;
   for (; m + 4 <= args.row_count; m += 4) plain_rows<Isa, Type, Isa::plain_outputs, 4>(args, m);
   switch (args.row_count - m) {
-    case 3: return plain_rows<Isa, Type, Isa::plain_outputs, 3>(args, m);
-    case 2: return plain_rows<Isa, Type, Isa::plain_outputs, 2>(args, m);
-    case 1: return plain_rows<Isa, Type, 2 * Isa::plain_outputs, 1>(args, m);
-    default: return;
+    case 3:
+      return plain_rows<Isa, Type, Isa::plain_outputs, 3>(args, m);
+    case 2:
+      return plain_rows<Isa, Type, Isa::plain_outputs, 2>(args, m);
+    case 1:
+      return plain_rows<Isa, Type, 2 * Isa::plain_outputs, 1>(args, m);
+    default:
+      return;
   }
 }
 
 template <class Isa>
 void matmul_plain(const MatmulArgs& args) {
   switch (args.weight->element_type) {
-    case ElementType::bfloat16: return plain_typed<Isa, ElementType::bfloat16>(args);
-    case ElementType::float16: return plain_typed<Isa, ElementType::float16>(args);
-    case ElementType::float32: return plain_typed<Isa, ElementType::float32>(args);
+    case ElementType::bfloat16:
+      return plain_typed<Isa, ElementType::bfloat16>(args);
+    case ElementType::float16:
+      return plain_typed<Isa, ElementType::float16>(args);
+    case ElementType::float32:
+      return plain_typed<Isa, ElementType::float32>(args);
   }
 }
 

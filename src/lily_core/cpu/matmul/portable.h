@@ -26,8 +26,8 @@ inline float fused_multiply_add(float a, float b, float c) {
   std::memcpy(&bits, &sum, sizeof bits);
   std::memcpy(&error_bits, &error, sizeof error_bits);
   const std::uint64_t inexact = static_cast<std::uint64_t>(error < 0.0) | static_cast<std::uint64_t>(error > 0.0);
-  const std::uint64_t step = ~bits & inexact;                      // 1: the sum is inexact and even
-  const std::uint64_t towards = 0 - ((bits ^ error_bits) >> 63);   // all ones: the exact sum is nearer to zero
+  const std::uint64_t step = ~bits & inexact;                     // 1: the sum is inexact and even
+  const std::uint64_t towards = 0 - ((bits ^ error_bits) >> 63);  // all ones: the exact sum is nearer to zero
   bits += (step ^ towards) - towards;
   double odd;
   std::memcpy(&odd, &bits, sizeof odd);
@@ -143,9 +143,15 @@ inline void portable_plain(const MatmulArgs& args) {
       const float* x = args.x_plain + input * args.x_stride;
       float* out = args.out + m * args.out_stride + n;
       switch (weight.element_type) {
-        case ElementType::bfloat16: *out = plain_dot<ElementType::bfloat16>(row, x, weight.columns); break;
-        case ElementType::float16: *out = plain_dot<ElementType::float16>(row, x, weight.columns); break;
-        case ElementType::float32: *out = plain_dot<ElementType::float32>(row, x, weight.columns); break;
+        case ElementType::bfloat16:
+          *out = plain_dot<ElementType::bfloat16>(row, x, weight.columns);
+          break;
+        case ElementType::float16:
+          *out = plain_dot<ElementType::float16>(row, x, weight.columns);
+          break;
+        case ElementType::float32:
+          *out = plain_dot<ElementType::float32>(row, x, weight.columns);
+          break;
       }
     }
   }

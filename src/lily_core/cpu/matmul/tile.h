@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cpu/kernels.h"
+#include "cpu/matmul/unrolled.h"
 
 namespace lily::cpu {
 namespace {

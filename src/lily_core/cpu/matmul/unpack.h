@@ -11,7 +11,7 @@ namespace {
 template <class Isa, class Rows>
 inline void load_quad(const Rows& rows, std::int64_t offset, int first_row, typename Isa::Int (&out)[4]) {
   typename Isa::Int mixed[4];  // rows r, r + 4, r + 8 ... of 16 bytes each
-  for (int r = 0; r < 4; ++r) mixed[r] = Isa::load_rows(rows, offset, first_row + r);
+  unrolled<4>([&](auto r) { mixed[r] = Isa::load_rows(rows, offset, first_row + r); });
   Isa::transpose_words(mixed, out);
 }
 
@@ -25,7 +25,7 @@ inline void unpack_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t*
       load_quad<Isa>(rows, offset, first_row, words);
       typename Isa::Int unpacked[steps];
       Isa::template unpack<Bits>(words, unpacked);
-      for (int s = 0; s < steps; ++s) Isa::store(codes + s * kStepBytes + 4 * first_row, unpacked[s]);
+      unrolled<steps>([&](auto s) { Isa::store(codes + s * kStepBytes + 4 * first_row, unpacked[s]); });
     }
     codes += steps * kStepBytes;
   }
@@ -37,7 +37,7 @@ inline void unpack_scale_quad(const Rows& rows, std::int64_t offset, ElementType
   for (int first_row = 0; first_row < kTileRows; first_row += Isa::lanes) {
     typename Isa::Int words[4];
     load_quad<Isa>(rows, offset, first_row, words);
-    for (int j = 0; j < 4; ++j) {
+    unrolled<4>([&](auto j) {
       if (type == ElementType::float32) {
         Isa::store(out + j * kTileRows + first_row, Isa::bits_to_float(words[j]));
       } else {
@@ -45,7 +45,7 @@ inline void unpack_scale_quad(const Rows& rows, std::int64_t offset, ElementType
         Isa::store(out + 2 * j * kTileRows + first_row, Isa::even_half_to_float(words[j], brain));
         Isa::store(out + (2 * j + 1) * kTileRows + first_row, Isa::odd_half_to_float(words[j], brain));
       }
-    }
+    });
   }
 }
 
@@ -78,6 +78,17 @@ inline void unpack_tile_scales(const Matrix& weight, std::int64_t row, std::int6
   const ClampedRows biases{weight.biases + row * stride, stride, last};
   unpack_scales<Isa>(scales, groups, weight.element_type, unit.scales + slot * unit.scale_count);
   unpack_scales<Isa>(biases, groups, weight.element_type, unit.biases + slot * unit.scale_count);
+}
+
+inline void prefetch_bytes(const std::byte* p, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += 64) __builtin_prefetch(p + i);
+}
+
+// Fetch the scales and biases of the tile behind the one at `row`.
+inline void prefetch_next_scales(const Matrix& weight, std::int64_t row) {
+  const std::int64_t stride = weight.columns / weight.group_size * element_size(weight.element_type);
+  prefetch_bytes(weight.scales + (row + kRowTile) * stride, kTileRows * stride);
+  prefetch_bytes(weight.biases + (row + kRowTile) * stride, kTileRows * stride);
 }
 
 template <class Isa, int Bits>

@@ -83,14 +83,14 @@ struct Avx2 {
 
   template <int Bits>
   static void unpack(const Int (&words)[4], Int (&codes)[Bits == 4 ? 8 : 4]) {
-    for (int j = 0; j < 4; ++j) {
+    unrolled<4>([&](auto j) {
       if constexpr (Bits == 4) {
         codes[2 * j] = low_nibbles(words[j]);
         codes[2 * j + 1] = high_nibbles(words[j]);
       } else {
         codes[j] = words[j];
       }
-    }
+    });
   }
 
   static Int broadcast_word(const std::int8_t* p) {
@@ -107,15 +107,16 @@ struct Avx2 {
   static Int quad_dot(const Int (&codes)[Bits == 4 ? 8 : 4], const std::int8_t* x) {
     Int sum = _mm256_setzero_si256();
     if constexpr (Bits == 4) {
-      for (int s = 0; s < 8; ++s) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[s], broadcast_word(x + 4 * s)));
+      unrolled<8>(
+          [&](auto s) { sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[s], broadcast_word(x + 4 * s))); });
       return widen(sum);
     } else {
       Int upper = _mm256_setzero_si256();
-      for (int s = 0; s < 4; ++s) {
+      unrolled<4>([&](auto s) {
         const Int word = broadcast_word(x + 4 * s);
         sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(low_nibbles(codes[s]), word));
         upper = _mm256_add_epi16(upper, _mm256_maddubs_epi16(high_nibbles(codes[s]), word));
-      }
+      });
       return _mm256_add_epi32(widen(sum), _mm256_slli_epi32(widen(upper), 4));
     }
   }
@@ -137,23 +138,23 @@ struct Avx2 {
                         std::int64_t columns, Int (&sums)[Rows][1]) {
     for (std::int64_t begin = column; begin < column + columns; begin += 32) {
       Int pairs[Rows];
-      for (int r = 0; r < Rows; ++r) pairs[r] = _mm256_setzero_si256();
+      unrolled<Rows>([&](auto r) { pairs[r] = _mm256_setzero_si256(); });
 #pragma GCC unroll 4
       for (std::int64_t c = begin; c < begin + 32; c += 4) {
         Int code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + c * kTileRows));
         if constexpr (Part == Nibble::upper) code = high_nibbles(code);
         if constexpr (Part == Nibble::lower) code = low_nibbles(code);
-        for (int r = 0; r < Rows; ++r) {
+        unrolled<Rows>([&](auto r) {
           pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(code, broadcast_word(x[r] + c)));
-        }
+        });
       }
-      for (int r = 0; r < Rows; ++r) sums[r][0] = _mm256_add_epi32(sums[r][0], widen(pairs[r]));
+      unrolled<Rows>([&](auto r) { sums[r][0] = _mm256_add_epi32(sums[r][0], widen(pairs[r])); });
     }
   }
 
   template <int Rows>
   static void shift_left(Int (&sums)[Rows][1], int count) {
-    for (int r = 0; r < Rows; ++r) sums[r][0] = _mm256_slli_epi32(sums[r][0], count);
+    unrolled<Rows>([&](auto r) { sums[r][0] = _mm256_slli_epi32(sums[r][0], count); });
   }
 
   // Horner's rule over the halves of x, and over the nibbles of 8-bit codes.
@@ -161,7 +162,7 @@ struct Avx2 {
   static void group_sums(const std::uint8_t* const (&codes)[Vectors], const BlockInput<Rows>& input,
                          std::int64_t column, std::int64_t columns, Int (&sums)[Rows][Vectors]) {
     static_assert(Vectors == 1);
-    for (int r = 0; r < Rows; ++r) sums[r][0] = _mm256_setzero_si256();
+    unrolled<Rows>([&](auto r) { sums[r][0] = _mm256_setzero_si256(); });
     if constexpr (Bits == 4) {
       add_steps<Nibble::whole, Rows>(codes[0], input.high, column, columns, sums);
       shift_left(sums, 8);

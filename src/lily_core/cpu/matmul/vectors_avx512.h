@@ -81,7 +81,7 @@ struct Avx512 {
 
   template <int Bits>
   static void unpack(const Int (&words)[4], Int (&codes)[Bits == 4 ? 8 : 4]) {
-    for (int j = 0; j < 4; ++j) {
+    unrolled<4>([&](auto j) {
       if constexpr (Bits == 4) {
         const Int mask = _mm512_set1_epi8(15);
         codes[2 * j] = _mm512_and_si512(words[j], mask);
@@ -89,7 +89,7 @@ struct Avx512 {
       } else {
         codes[j] = words[j];
       }
-    }
+    });
   }
 
   static Int broadcast_word(const std::int8_t* p) {
@@ -101,10 +101,10 @@ struct Avx512 {
   template <int Bits>
   static void add_quad(Sums& sums, const Int (&codes)[Bits == 4 ? 8 : 4], const std::int8_t* high,
                        const std::int8_t* low) {
-    for (int s = 0; s < (Bits == 4 ? 8 : 4); ++s) {
+    unrolled<Bits == 4 ? 8 : 4>([&](auto s) {
       sums.high[s % 2] = _mm512_dpbusd_epi32(sums.high[s % 2], codes[s], broadcast_word(high + 4 * s));
       sums.low[s % 2] = _mm512_dpbusd_epi32(sums.low[s % 2], codes[s], broadcast_word(low + 4 * s));
-    }
+    });
   }
 
   static Int total(const Sums& sums) {
@@ -119,11 +119,11 @@ struct Avx512 {
 #pragma GCC unroll 2
     for (std::int64_t c = column; c < column + columns; c += 4) {
       Int code[Vectors];
-      for (int v = 0; v < Vectors; ++v) code[v] = _mm512_loadu_si512(codes[v] + c * kTileRows);
-      for (int r = 0; r < Rows; ++r) {
+      unrolled<Vectors>([&](auto v) { code[v] = _mm512_loadu_si512(codes[v] + c * kTileRows); });
+      unrolled<Rows>([&](auto r) {
         const Int word = broadcast_word(x[r] + c);
-        for (int v = 0; v < Vectors; ++v) sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], code[v], word);
-      }
+        unrolled<Vectors>([&](auto v) { sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], code[v], word); });
+      });
     }
   }
 
@@ -131,13 +131,9 @@ struct Avx512 {
   template <int Bits, int Rows, int Vectors>
   static void group_sums(const std::uint8_t* const (&codes)[Vectors], const BlockInput<Rows>& input,
                          std::int64_t column, std::int64_t columns, Int (&sums)[Rows][Vectors]) {
-    for (int r = 0; r < Rows; ++r) {
-      for (int v = 0; v < Vectors; ++v) sums[r][v] = _mm512_setzero_si512();
-    }
+    unrolled<Rows>([&](auto r) { unrolled<Vectors>([&](auto v) { sums[r][v] = _mm512_setzero_si512(); }); });
     add_steps<Rows, Vectors>(codes, input.high, column, columns, sums);
-    for (int r = 0; r < Rows; ++r) {
-      for (int v = 0; v < Vectors; ++v) sums[r][v] = _mm512_slli_epi32(sums[r][v], 8);
-    }
+    unrolled<Rows>([&](auto r) { unrolled<Vectors>([&](auto v) { sums[r][v] = _mm512_slli_epi32(sums[r][v], 8); }); });
     add_steps<Rows, Vectors>(codes, input.low, column, columns, sums);
   }
 };
