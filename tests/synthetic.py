@@ -92,9 +92,7 @@ def write_checkpoint(
     files = _shards(list(tensors(config, chosen)), chosen)
     weight_map: dict[str, str] = {}
     for number, group in enumerate(files, 1):
-        name = (
-            f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
-        )
+        name = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
         write_file(directory / name, group, chosen)
         weight_map.update((tensor.name, name) for tensor in group)
     if chosen.index:
@@ -162,9 +160,7 @@ def vectors(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """(name, elements) of every vector of the text model."""
     text = text_config(config)
     heads = text["linear_num_value_heads"]
-    channels = (
-        2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + heads * text["linear_value_head_dim"]
-    )
+    channels = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"] + heads * text["linear_value_head_dim"]
     for layer, kind in enumerate(layer_types(config)):
         name = f"layers.{layer}"
         yield f"{name}.input_layernorm", text["hidden_size"]
@@ -226,18 +222,14 @@ def _matrix_tensors(
             continue
         bits, group_size = format
         words, groups = (*lead, rows, columns * bits // 32), (*lead, rows, columns // group_size)
-        yield Tensor(
-            f"{raw}.weight", "U32", words, _stream(values.codes, module, experts, rows, columns, bits)
-        )
+        yield Tensor(f"{raw}.weight", "U32", words, _stream(values.codes, module, experts, rows, columns, bits))
         dtype = options.scale_dtype
         for kind, make in (("scales", values.scales), ("biases", values.biases)):
             blocks = _stream(make, module, experts, rows, columns, bits, group_size, dtype)
             yield Tensor(f"{raw}.{kind}", dtype, groups, blocks)
 
 
-def _stream(
-    make: Callable[..., Iterator[NDArray[np.generic]]], name: str, experts: range, *rest: Any
-) -> Blocks:
+def _stream(make: Callable[..., Iterator[NDArray[np.generic]]], name: str, experts: range, *rest: Any) -> Blocks:
     def blocks() -> Iterator[NDArray[np.generic]]:
         for expert in experts:
             yield from make(name, expert, *rest)
@@ -294,9 +286,7 @@ def _extra_tensors(config: dict[str, Any], options: Options, values: Values) -> 
         shapes["mtp.layers.0.self_attn.k_proj.weight"] = (32, hidden)
         shapes["mtp.layers.0.input_layernorm.weight"] = (1, hidden)
     for name, (rows, columns) in shapes.items():
-        yield Tensor(
-            name, "BF16", (rows, columns), _stream(values.plain, name, range(1), rows, columns, "BF16")
-        )
+        yield Tensor(name, "BF16", (rows, columns), _stream(values.plain, name, range(1), rows, columns, "BF16"))
 
 
 def _shards(everything: list[Tensor], options: Options) -> list[list[Tensor]]:

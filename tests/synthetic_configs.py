@@ -80,8 +80,7 @@ def layer_types(config: dict[str, Any]) -> list[str]:
     text = text_config(config)
     interval = text.get("full_attention_interval", 4)
     default = [
-        "linear_attention" if (layer + 1) % interval else "full_attention"
-        for layer in range(text["num_hidden_layers"])
+        "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(text["num_hidden_layers"])
     ]
     return text.get("layer_types") or default
 

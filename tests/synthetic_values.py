@@ -45,27 +45,21 @@ class Values:
     negative_scales: bool = True
 
     def _generator(self, name: str, expert: int, part: str) -> np.random.Generator:
-        return np.random.default_rng(
-            [self.seed, zlib.crc32(name.encode()), expert, zlib.crc32(part.encode())]
-        )
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode()), expert, zlib.crc32(part.encode())])
 
     @staticmethod
     def _deviation(name: str, columns: int) -> float:
         kind = name.rsplit(".", 1)[-1]
         return 1.0 if kind == "embed_tokens" else _GAIN.get(kind, 1.0) / columns**0.5
 
-    def plain(
-        self, name: str, expert: int, rows: int, columns: int, dtype: str
-    ) -> Iterator[NDArray[np.generic]]:
+    def plain(self, name: str, expert: int, rows: int, columns: int, dtype: str) -> Iterator[NDArray[np.generic]]:
         """Values [rows, columns], in blocks of rows."""
         generator = self._generator(name, expert, "values")
         deviation = np.float32(self._deviation(name, columns))
         for count in _blocks(rows, columns):
             yield encode(deviation * generator.standard_normal((count, columns), np.float32), dtype)
 
-    def codes(
-        self, name: str, expert: int, rows: int, columns: int, bits: int
-    ) -> Iterator[NDArray[np.generic]]:
+    def codes(self, name: str, expert: int, rows: int, columns: int, bits: int) -> Iterator[NDArray[np.generic]]:
         """Packed codes [rows, columns * bits / 32] uint32, uniform over their range."""
         generator = self._generator(name, expert, "codes")
         words = columns * bits // 32

@@ -1,7 +1,7 @@
 """Writes the type stubs of the native module, python/lily/_core/*.pyi, from the built module.
 
-    python tools/make_stubs.py            # rewrite them; lily must be installed or on PYTHONPATH
-    python tools/make_stubs.py --check    # exit 1 when the stored ones differ
+python tools/make_stubs.py            # rewrite them; lily must be installed or on PYTHONPATH
+python tools/make_stubs.py --check    # exit 1 when the stored ones differ
 """
 
 from __future__ import annotations

@@ -103,9 +103,7 @@ def test_the_session_always_holds_the_rendered_prompt(fake, stdin):
 def test_ids_that_continue_the_session_are_kept(fake, stdin):
     model = fake("r1\n</think>\n\nB<|im_end|>", "r2\n</think>\n\nD<|im_end|>")
     render = model.template.render
-    model.template = type(
-        "Keeping", (), {"render": staticmethod(lambda m, **o: render(m, preserve_thinking=True))}
-    )
+    model.template = type("Keeping", (), {"render": staticmethod(lambda m, **o: render(m, preserve_thinking=True))})
     stdin("A\nC\n")
     assert main(["chat"]) == 0
     session = model.sessions[0]

@@ -106,7 +106,5 @@ def test_an_interruption_is_130(fake, capsys, command):
 
 def test_loading_options_reach_the_model(fake):
     model = fake("</think>\n\nHello")
-    assert (
-        main(["chat", "some/where", "-p", "Hi", "--threads", "3", "--context", "77", "--backend", "cpu"]) == 0
-    )
+    assert main(["chat", "some/where", "-p", "Hi", "--threads", "3", "--context", "77", "--backend", "cpu"]) == 0
     assert model.loaded_with == {"source": "some/where", "threads": 3, "max_context": 77, "backend": "cpu"}

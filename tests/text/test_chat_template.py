@@ -175,9 +175,7 @@ def test_no_template_is_a_clear_error(tmp_path):
         ChatTemplate.from_directory(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "value", [3, {"a": "b"}, [{"name": "default"}], ["x"], [{"name": 1, "template": "x"}]]
-)
+@pytest.mark.parametrize("value", [3, {"a": "b"}, [{"name": "default"}], ["x"], [{"name": 1, "template": "x"}]])
 def test_malformed_config_templates_are_refused(directory, value):
     set_config_template(directory, value)
     with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: chat_template"):

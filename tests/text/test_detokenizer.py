@@ -15,9 +15,7 @@ from lily.errors import InvalidArgumentError
 @pytest.fixture(scope="module")
 def token_of_bytes(tokenizer) -> dict[bytes, int]:
     added = set(tokenizer.added_tokens.values())
-    tokens = {
-        tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size) if token not in added
-    }
+    tokens = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size) if token not in added}
     assert all(bytes([byte]) in tokens for byte in range(256))
     return tokens
 
@@ -26,9 +24,7 @@ def cut_into_tokens(data: bytes, token_of_bytes: dict[bytes, int], longest: int 
     """Greedy longest match, so that tokens end wherever the vocabulary says and not at characters."""
     tokens, at = [], 0
     while at < len(data):
-        length = next(
-            n for n in range(longest, 0, -1) if data[at : at + n] in token_of_bytes and at + n <= len(data)
-        )
+        length = next(n for n in range(longest, 0, -1) if data[at : at + n] in token_of_bytes and at + n <= len(data))
         tokens.append(token_of_bytes[data[at : at + length]])
         at += length
     return tokens

@@ -91,10 +91,7 @@ def test_golden_prompts(full_template, full_tokenizer, messages, options, ids):
 
 
 def test_text_of_the_simplest_prompt(full_template):
-    assert (
-        full_template.render([user(" Hi ")])
-        == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
+    assert full_template.render([user(" Hi ")]) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ def defaults_of(directory, **fields) -> GenerationDefaults:
 
 
 def test_lily_tiny(tiny):
-    assert read_generation_defaults(tiny) == GenerationDefaults(
-        do_sample=True, temperature=0.6, top_k=20, top_p=0.95
-    )
+    assert read_generation_defaults(tiny) == GenerationDefaults(do_sample=True, temperature=0.6, top_k=20, top_p=0.95)
 
 
 def test_a_missing_file_says_nothing(tmp_path):

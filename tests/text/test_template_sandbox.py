@@ -18,9 +18,7 @@ def render(source, **variables):
 def test_tojson_is_plain_json():
     value = {"z": "<a href='x'>&č☃</a>", "a": [1, 1.5, None, True, {"k": "v\n\u2028"}], "1": {}}
     assert render("{{ value | tojson }}", value=value) == json.dumps(value, ensure_ascii=False)
-    assert render("{{ value | tojson(indent=2) }}", value=value) == json.dumps(
-        value, ensure_ascii=False, indent=2
-    )
+    assert render("{{ value | tojson(indent=2) }}", value=value) == json.dumps(value, ensure_ascii=False, indent=2)
     assert render("{{ {'b': 1, 'a': 'é'} | tojson }}") == '{"b": 1, "a": "é"}'
     assert render("{{ 'é' | tojson(ensure_ascii=true) }}") == '"\\u00e9"'
 
@@ -56,9 +54,7 @@ def test_undefined_is_empty_but_its_attributes_are_errors():
         render("{{ nothing.at_all }}")
 
 
-@pytest.mark.parametrize(
-    "source", ["{% if %}", "{{ x", "{% for a in b %}", "{{ x | no_filter }}", "{% include 3"]
-)
+@pytest.mark.parametrize("source", ["{% if %}", "{{ x", "{% for a in b %}", "{{ x | no_filter }}", "{% include 3"])
 def test_syntax_errors_name_the_line(source):
     with pytest.raises(TemplateError, match="my template, line 2: "):
         ChatTemplate("\n" + source, origin="my template")

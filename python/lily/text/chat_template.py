@@ -64,9 +64,7 @@ class ChatTemplate:
         """
         directory = Path(directory)
         config = read_tokenizer_config(directory)
-        parts = (
-            ("chat_template.jinja",) if name == "default" else ("additional_chat_templates", f"{name}.jinja")
-        )
+        parts = ("chat_template.jinja",) if name == "default" else ("additional_chat_templates", f"{name}.jinja")
         path = directory.joinpath(*parts)
         if Path(name).name == name and path.is_file():
             return cls(_read_text(path), special_tokens=config.special_tokens, origin=str(path))
@@ -138,9 +136,7 @@ class ChatTemplate:
         except TemplateRefusal as error:
             raise TemplateError(f"the chat template refuses the messages: {error}") from error
         except Exception as error:  # a template can fail in every way that Python code can
-            raise TemplateError(
-                f"{self._origin}: rendering failed ({type(error).__name__}: {error})"
-            ) from error
+            raise TemplateError(f"{self._origin}: rendering failed ({type(error).__name__}: {error})") from error
 
     def _generate(self, variables: dict[str, Any]) -> str:
         pieces: list[str] = []

@@ -13,9 +13,7 @@ from lily.text.tokenizer_config import read_tokenizer_config
 __all__ = ["read_stop_tokens"]
 
 
-def read_stop_tokens(
-    directory: Path | str, *, vocab_size: int, tokenizer: Tokenizer | None = None
-) -> frozenset[int]:
+def read_stop_tokens(directory: Path | str, *, vocab_size: int, tokenizer: Tokenizer | None = None) -> frozenset[int]:
     """Collect the stop ids of a checkpoint directory.
 
     Parameters
@@ -52,13 +50,9 @@ def _ids(path: Path, field: str, value: Any, vocab_size: int) -> set[int]:
     entries = value if isinstance(value, list) else [] if value is None else [value]
     for entry in entries:
         if isinstance(entry, bool) or not isinstance(entry, int):
-            raise ConfigError(
-                f"{path}: {field} must be an integer, a list of integers or null, but holds {entry!r}"
-            )
+            raise ConfigError(f"{path}: {field} must be an integer, a list of integers or null, but holds {entry!r}")
         if not 0 <= entry < vocab_size:
-            raise ConfigError(
-                f"{path}: {field} holds {entry}, which is outside the vocabulary of {vocab_size} ids"
-            )
+            raise ConfigError(f"{path}: {field} holds {entry}, which is outside the vocabulary of {vocab_size} ids")
     return set(entries)
 
 

@@ -86,9 +86,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     # Jinja2's own tojson escapes HTML and sorts keys, which is not what models were trained on.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -67,9 +67,7 @@ class Tokenizer:
         except OSError as error:
             raise TokenizerError(f"{path}: cannot be read ({error.strerror or error})") from error
         except UnicodeDecodeError as error:
-            raise TokenizerError(
-                f"{path}: not UTF-8 text ({error.reason}); download the file again"
-            ) from error
+            raise TokenizerError(f"{path}: not UTF-8 text ({error.reason}); download the file again") from error
         return cls(source, origin=str(path))
 
     @property
@@ -113,9 +111,7 @@ class Tokenizer:
         try:
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         except (TypeError, UnicodeEncodeError) as error:
-            raise InvalidArgumentError(
-                f"text at character {_first_surrogate(text)}: a lone surrogate"
-            ) from error
+            raise InvalidArgumentError(f"text at character {_first_surrogate(text)}: a lone surrogate") from error
         return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
@@ -134,9 +130,7 @@ class Tokenizer:
         InvalidArgumentError
             An id stands for no token.
         """
-        return b"".join(self.token_bytes(token, skip_special=skip_special) for token in ids).decode(
-            "utf-8", "replace"
-        )
+        return b"".join(self.token_bytes(token, skip_special=skip_special) for token in ids).decode("utf-8", "replace")
 
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
         """Return the bytes of `token`, perhaps a part of a UTF-8 character; errors as for `decode`."""
@@ -190,23 +184,17 @@ def _build(source: str, origin: str) -> tokenizers.Tokenizer:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in the Rust library is no Exception
-        raise TokenizerError(
-            f"{origin}: not a usable tokenizer ({error}); download the file again"
-        ) from error
+        raise TokenizerError(f"{origin}: not a usable tokenizer ({error}); download the file again") from error
     if not isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel):
         kind = type(tokenizer.decoder).__name__
-        raise TokenizerError(
-            f"{origin}: only byte-level tokenizers are supported; this file's decoder is {kind}"
-        )
+        raise TokenizerError(f"{origin}: only byte-level tokenizers are supported; this file's decoder is {kind}")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def _first_surrogate(text: str) -> int:
-    return next(
-        (index for index, character in enumerate(text) if "\ud800" <= character <= "\udfff"), len(text)
-    )
+    return next((index for index, character in enumerate(text) if "\ud800" <= character <= "\udfff"), len(text))
 
 
 @functools.lru_cache(maxsize=1)

@@ -43,9 +43,7 @@ def read_tokenizer_config(directory: Path | str) -> TokenizerConfig:
     fields = read_json_object(path, TokenizerError)
     if fields is None:
         return TokenizerConfig()
-    tokens = {
-        name: _token_text(path, name, fields[name]) for name in _TOKEN_NAMES if fields.get(name) is not None
-    }
+    tokens = {name: _token_text(path, name, fields[name]) for name in _TOKEN_NAMES if fields.get(name) is not None}
     return TokenizerConfig(tokens, _chat_templates(path, fields.get("chat_template")))
 
 

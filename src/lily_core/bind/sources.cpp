@@ -57,7 +57,8 @@ void bind_sources(nb::module_& module) {
             std::vector<std::string> paths;
             paths.reserve(files.size());
             for (const nb::bytes& file : files) paths.emplace_back(file.c_str(), file.size());
-            new (self) CheckpointSource{std::move(paths), std::move(file_sizes), std::move(matrices), std::move(vectors)};
+            new (self)
+                CheckpointSource{std::move(paths), std::move(file_sizes), std::move(matrices), std::move(vectors)};
           },
           "files"_a, "file_sizes"_a, "matrices"_a, "vectors"_a);
 }
