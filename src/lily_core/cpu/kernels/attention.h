@@ -53,6 +53,20 @@ struct SpanCursor {
   const KvSpan* span;
   std::int64_t index = 0;  // inside the span
 
+  const std::uint16_t* row(const AttentionArgs& args, bool keys) const {
+    return (keys ? span->keys : span->values) + index * args.head_dim;
+  }
+
+  // The row one slice further on, or nullptr past the last.
+  const std::uint16_t* row_ahead(const AttentionArgs& args, bool keys) const {
+    SpanCursor ahead{span, index + attention_slice};
+    while (ahead.index >= ahead.span->count) {
+      ahead.index -= ahead.span->count;
+      if (++ahead.span == args.spans + args.span_count) return nullptr;
+    }
+    return ahead.row(args, keys);
+  }
+
   // Copies the next `count` rows of keys or values to slice [attention_slice, width] and clears the rows after them.
   template <class V>
   void read(const AttentionArgs& args, bool keys, std::int64_t count, const AttentionScratch& scratch) {
@@ -61,10 +75,14 @@ struct SpanCursor {
         ++span;
         index = 0;
       }
-      const std::uint16_t* row = (keys ? span->keys : span->values) + index * args.head_dim;
+      // Memory works ahead while the arithmetic of this slice runs. In a function of its own GCC drops the prefetch.
+      if (const std::uint16_t* ahead = row_ahead(args, keys); ahead != nullptr) {
+        for (std::int64_t d = 0; d < args.head_dim; d += 32) __builtin_prefetch(ahead + d, 0, 2);
+      }
+      const std::uint16_t* from = row(args, keys);
       float* to = scratch.slice + p * scratch.width;
       for (std::int64_t d = 0; d < args.head_dim; d += strip_width) {
-        load_kv_first<V>(row + d, args.kv_type, args.head_dim - d).store(to + d);
+        load_kv_first<V>(from + d, args.kv_type, args.head_dim - d).store(to + d);
       }
     }
     for (std::int64_t i = count * scratch.width; i < attention_slice * scratch.width; ++i) scratch.slice[i] = 0.0F;
