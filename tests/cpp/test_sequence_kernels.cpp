@@ -369,12 +369,28 @@ void test_attention_not_finite(const KernelTable& table, Checker& check) {
   check.expect(std::all_of(after.begin() + seeing, after.end(), [](float x) { return std::isnan(x); }), "NaN in sight");
 }
 
+// Scores hundreds apart: only the running maximum keeps their exponentials finite, whichever block holds the largest.
+void test_attention_large_scores(const KernelTable& table, Checker& check) {
+  Random random(16);
+  for (const std::int64_t largest : {5, 70, 140}) {
+    AttentionCase c = random_attention(random, 64, KvType::float16, Sizes(6, 190));
+    for (float& q : c.query) q *= 24.0F;
+    for (std::size_t d = 0; d < 64; ++d) {
+      c.keys[area(largest, 64) + d] = lily::float_to_float16(c.query[d] > 0.0F ? 1.0F : -1.0F);
+    }
+    // Scores (|.| < 400) are off by at most 400 * 20 u.
+    check.near(run_attention(table, c, 0, 6, {}), attention_reference(c), 8000 * u, 1.0,
+               named("attention large scores", {largest}));
+  }
+}
+
 void all_tests(const KernelTable& table, Checker& check) {
   test_conv(table, check);
   test_gdn(table, check);
   test_gdn_general_path(table, check);
   test_attention(table, check);
   test_attention_not_finite(table, check);
+  test_attention_large_scores(table, check);
 }
 
 }  // namespace
