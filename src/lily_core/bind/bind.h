@@ -9,9 +9,12 @@ void bind_errors(nanobind::module_& module);
 void bind_config(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
 void bind_sampler(nanobind::module_& module);
+void bind_gpu_options(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_session(nanobind::module_& module);
 void bind_snapshot(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
+void bind_gpu(nanobind::module_& module);  // after bind_device
+void bind_device(nanobind::module_& module);
 
 }  // namespace lily::bind

@@ -7,8 +7,11 @@ NB_MODULE(_core, module) {
   lily::bind::bind_config(module);
   lily::bind::bind_sources(module);
   lily::bind::bind_sampler(module);
+  lily::bind::bind_gpu_options(module);
   lily::bind::bind_model(module);
   lily::bind::bind_session(module);
   lily::bind::bind_snapshot(module);
   lily::bind::bind_kernels(module);
+  lily::bind::bind_device(module);
+  lily::bind::bind_gpu(module);
 }

@@ -1,0 +1,102 @@
+// lily_tile.h -- the matrix product of a threadgroup of four simdgroups (128 threads) on tiles in threadgroup memory.
+//
+//   Tile<T, ROWS, COLUMNS, DEPTH> tile;
+//   tile.clear();
+//   for each step of DEPTH along k:
+//     fill a [ROWS, DEPTH] and b [COLUMNS, DEPTH] in threadgroup memory, then threadgroup_barrier(mem_threadgroup)
+//     tile.multiply_accumulate(a, a_stride, b, b_stride, simdgroup);      // c += a b^T, sums in float
+//     threadgroup_barrier(mem_threadgroup)                                // before a and b are filled again
+//   tile.store_device(c, stride, rows, columns, simdgroup, lane);         // or store_threadgroup
+//
+// ROWS is 16, 32 or 64; COLUMNS a multiple of 32; DEPTH a multiple of 16. All 128 threads make every call. Strides
+// count elements; a row's padding (8 elements of 16 bits, say) keeps its accesses off one bank.
+// Implementations: simdgroup_matrix (any Apple GPU), and the device's own where LILY_DEVICE_TILE is defined. One for
+// tensor operations fits the same calls: its scope is the same four simdgroups, its result a cooperative tensor.
+#pragma once
+
+#include <metal_simdgroup_matrix>
+#include <metal_stdlib>
+
+#include "lily_common.h"
+
+#if defined(LILY_DEVICE_TILE)
+template <typename T, int FM, int FN, int DEPTH>
+using TileFragments = DeviceTile<T, FM, FN, DEPTH>;
+#else
+// The part of one simdgroup: FM x FN fragments of 8x8.
+template <typename T, int FM, int FN, int DEPTH>
+struct TileFragments {
+  simdgroup_matrix<float, 8, 8> sums[FM][FN];
+
+  METAL_FUNC void clear() {
+    UNROLL for (int i = 0; i < FM; i++) {
+      UNROLL for (int j = 0; j < FN; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    }
+  }
+  METAL_FUNC void multiply_accumulate(threadgroup const T* a, int a_stride, threadgroup const T* b, int b_stride) {
+    UNROLL for (int k = 0; k < DEPTH; k += 8) {
+      simdgroup_matrix<T, 8, 8> left[FM];
+      simdgroup_matrix<T, 8, 8> right[FN];
+      UNROLL for (int i = 0; i < FM; i++) simdgroup_load(left[i], a + 8 * i * a_stride + k, ulong(a_stride));
+      UNROLL for (int j = 0; j < FN; j++) {
+        simdgroup_load(right[j], b + 8 * j * b_stride + k, ulong(b_stride), ulong2(0, 0), true);
+      }
+      UNROLL for (int i = 0; i < FM; i++) {
+        UNROLL for (int j = 0; j < FN; j++) simdgroup_multiply_accumulate(sums[i][j], left[i], right[j], sums[i][j]);
+      }
+    }
+  }
+  // The element of fragment (i, j) that this lane holds in column `tile_fragment_column(lane) + e`.
+  METAL_FUNC float element(int i, int j, int e) { return sums[i][j].thread_elements()[e]; }
+};
+
+METAL_FUNC int tile_fragment_row(uint lane) { return int(((lane >> 4) & 1u) * 4u + ((lane >> 1) & 3u)); }
+METAL_FUNC int tile_fragment_column(uint lane) { return int(((lane >> 3) & 1u) * 4u + (lane & 1u) * 2u); }
+#endif
+
+// SPLIT: how many simdgroups share the rows; the others share the columns.
+template <typename T, int ROWS, int COLUMNS, int DEPTH, int SPLIT = (ROWS < 32 ? 1 : 2)>
+struct Tile {
+  static_assert(ROWS % (8 * SPLIT) == 0 && COLUMNS % 32 == 0 && DEPTH % 16 == 0, "unsupported tile shape");
+  TileFragments<T, ROWS / (8 * SPLIT), COLUMNS * SPLIT / 32, DEPTH> fragments;
+
+  METAL_FUNC void clear() { fragments.clear(); }
+
+  METAL_FUNC void multiply_accumulate(threadgroup const T* a, int a_stride, threadgroup const T* b, int b_stride,
+                                      uint simdgroup) {
+    fragments.multiply_accumulate(a + first_row(simdgroup) * a_stride, a_stride,
+                                  b + first_column(simdgroup) * b_stride, b_stride);
+  }
+
+  // All ROWS x COLUMNS sums to threadgroup memory.
+  METAL_FUNC void store_threadgroup(threadgroup float* c, int stride, uint simdgroup, uint lane) {
+    const int row = first_row(simdgroup) + tile_fragment_row(lane);
+    const int column = first_column(simdgroup) + tile_fragment_column(lane);
+    UNROLL for (int i = 0; i < ROWS / (8 * SPLIT); i++) {
+      UNROLL for (int j = 0; j < COLUMNS * SPLIT / 32; j++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+          c[(row + 8 * i) * stride + column + 8 * j + e] = fragments.element(i, j, e);
+        }
+      }
+    }
+  }
+
+  // The first `rows` x `columns` sums, converted to U, to device memory.
+  template <typename U>
+  METAL_FUNC void store_device(device U* c, int stride, int rows, int columns, uint simdgroup, uint lane) {
+    const int row = first_row(simdgroup) + tile_fragment_row(lane);
+    const int column = first_column(simdgroup) + tile_fragment_column(lane);
+    UNROLL for (int i = 0; i < ROWS / (8 * SPLIT); i++) {
+      UNROLL for (int j = 0; j < COLUMNS * SPLIT / 32; j++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+          if (row + 8 * i < rows && column + 8 * j + e < columns) {
+            c[(row + 8 * i) * stride + column + 8 * j + e] = U(fragments.element(i, j, e));
+          }
+        }
+      }
+    }
+  }
+
+  METAL_FUNC int first_row(uint simdgroup) { return int(simdgroup) / (4 / SPLIT) * (ROWS / SPLIT); }
+  METAL_FUNC int first_column(uint simdgroup) { return int(simdgroup) % (4 / SPLIT) * (COLUMNS * SPLIT / 4); }
+};

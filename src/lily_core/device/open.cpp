@@ -1,0 +1,28 @@
+// device/open.cpp -- opens a device by name.
+#include "device/open.h"
+
+#include "engine/error.h"
+#ifdef LILY_HAS_SIM
+#include "device/sim.h"
+#endif
+
+namespace lily::device {
+
+std::vector<std::string> available_devices() {
+  std::vector<std::string> names;
+#ifdef LILY_HAS_SIM
+  names.emplace_back("sim");
+#endif
+  return names;
+}
+
+std::shared_ptr<Device> open(const std::string& name) {
+#ifdef LILY_HAS_SIM
+  if (name == "sim") return std::make_shared<SimDevice>(SimOptions{});
+#endif
+  std::string message = "backend \"" + name + "\" is not part of this build; available: \"cpu\"";
+  for (const std::string& available : available_devices()) message += ", \"" + available + "\"";
+  throw Error(ErrorKind::backend, message);
+}
+
+}  // namespace lily::device
