@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,18 +43,38 @@ class KernelError(Exception):
     """The device reported an error: the message names kernel, buffer and line."""
 
 
+ROOT = Path(__file__).resolve().parents[2]
+
+
 @functools.cache
 def sim(**options: Any) -> Any:
-    """A sim device with these options, made once: ``sim(checked=True, order="random", seed=3)``."""
+    """A sim device with these options, made once: ``sim(checked=True, order="random", seed=3)``.
+
+    With ``LILY_KERNELS=gemv,norm`` in the environment the library is built from metal/gemv.metal and metal/norm.metal
+    alone, for work on a few kernels; else it is the one of Lily's own build.
+    """
+    names = os.environ.get("LILY_KERNELS")
+    if names and "library" not in options:
+        sources = [ROOT / "metal" / f"{name}.metal" for name in names.split(",")]
+        options["library"] = str(build(sources, bool(options.get("checked"))))
     return _core.device.SimDevice(**options)
+
+
+def build(sources: Sequence[Path], checked: bool) -> Path:
+    """Builds a library of these .metal files alone; nothing is done again that has not changed."""
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tools"))
+    from msl.build_library import build_library
+
+    flavour = "checked" if checked else "fast"
+    folder = ROOT / "build" / "kernels" / "-".join(path.stem for path in sources) / flavour
+    return build_library(sources, folder, checked)
 
 
 def pack(*values: float) -> bytes:
     """The bytes of an argument struct: Python ints as int32 or uint32, floats as float32, in order."""
     return b"".join(
-        struct.pack("<f", value)
-        if isinstance(value, float)
-        else struct.pack("<I", int(value) & 0xFFFFFFFF)
+        struct.pack("<f", value) if isinstance(value, float) else struct.pack("<I", int(value) & 0xFFFFFFFF)
         for value in values
     )
 
@@ -75,9 +98,7 @@ def run(
     KernelError
         With what the device found wrong.
     """
-    launch = Launch(
-        kernel, buffers, threadgroups, threads, args, args_slot, dict(constants or {}), threadgroup_bytes
-    )
+    launch = Launch(kernel, buffers, threadgroups, threads, args, args_slot, dict(constants or {}), threadgroup_bytes)
     return run_stages(device, [[launch]])
 
 

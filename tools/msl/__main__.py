@@ -1,4 +1,4 @@
-"""Command line of the translator: ``PYTHONPATH=tools python -m msl translate FILE.metal -o FILE.cpp``."""
+"""Command line of the translator, the lint and the builder: ``PYTHONPATH=tools python -m msl COMMAND ...``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from .build_library import build_library
 from .line_table import line_table
 from .preprocess import preprocess
 from .reflection import reflect
@@ -33,10 +34,17 @@ def main() -> int:
     lines = commands.add_parser("lines", help="write the source lines of the checked accesses of a library")
     lines.add_argument("library", type=Path)
     lines.add_argument("-o", "--output", type=Path, required=True)
+    build = commands.add_parser("build", help="build a library of a few .metal files alone")
+    build.add_argument("sources", nargs="+", type=Path)
+    build.add_argument("-o", "--output", type=Path, required=True, help="folder for the library and its objects")
+    build.add_argument("--checked", action="store_true")
     arguments = parser.parse_args()
     try:
         if arguments.command == "translate":
             _translate(arguments)
+        elif arguments.command == "build":
+            library = build_library(arguments.sources, arguments.output, arguments.checked)
+            sys.stdout.write(f"{library}\n")
         elif arguments.command == "lines":
             arguments.output.write_text(line_table(arguments.library))
         else:
@@ -49,9 +57,7 @@ def main() -> int:
 
 def _translate(arguments: argparse.Namespace) -> None:
     definitions = ["LILY_SIM=1", *arguments.define]
-    source = preprocess(
-        arguments.source, arguments.compiler, arguments.include, definitions, arguments.metal_version
-    )
+    source = preprocess(arguments.source, arguments.compiler, arguments.include, definitions, arguments.metal_version)
     text, module = translate(source, SimBackend(arguments.source.stem))
     arguments.output.write_text(text)
     if arguments.reflection:

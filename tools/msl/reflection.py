@@ -25,11 +25,7 @@ def _reflect_entry(entry: EntryPoint, module: Module) -> dict[str, Any]:
             for parameter in kernel.parameters
             if parameter.kind == "buffer"
         ],
-        "bytes": [
-            _slot(parameter)
-            for parameter in kernel.parameters
-            if parameter.kind == "bytes"
-        ],
+        "bytes": [_slot(parameter) for parameter in kernel.parameters if parameter.kind == "bytes"],
         "threadgroup": [parameter.index for parameter in kernel.parameters if parameter.kind == "threadgroup"],
         "function_constants": [
             {"index": constant.index, "name": constant.name, "type": constant.type}

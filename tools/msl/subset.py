@@ -60,6 +60,8 @@ def _banned(tokens: Sequence[Token]) -> Iterator[tuple[Token, str]]:
     for index, token in enumerate(tokens):
         if token.kind == "name" and token.text in _BANNED:
             yield token, _BANNED[token.text]
+        if token.text == "constexpr" and index and tokens[index - 1].text == "if":
+            yield token, "Metal before 4.0 is C++14: write 'if', the condition is constant all the same"
         if token.text == "[" and _opens_lambda(tokens, index):
             yield token, "no lambdas in kernels"
         if token.text == "(" and _opens_function_pointer(tokens, index):
