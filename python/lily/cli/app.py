@@ -12,6 +12,7 @@ from lily.cli.chat import chat
 from lily.cli.generate import generate
 from lily.cli.info import info
 from lily.cli.perplexity import perplexity
+from lily.cli.serve import serve
 
 __all__ = ["run"]
 
@@ -22,6 +23,7 @@ Examples:
   lily chat -p "What is a monad?"        one question, one answer
   lily generate -p "Once upon a time"    continue a text
   lily info ./Qwen3.6-35B-A3B-4bit       what a checkpoint holds and needs
+  lily serve                             serve it with the OpenAI and Anthropic APIs
 """
 
 app = typer.Typer(
@@ -34,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (chat, generate, info, perplexity):
+for _command in (chat, generate, info, perplexity, serve):
     app.command(epilog=_command.epilog)(_command.function)
 
 

@@ -1,0 +1,72 @@
+"""lily serve: an HTTP server with the OpenAI and Anthropic APIs."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from lily.cli import loading, options
+from lily.cli.command import command
+from lily.errors import InvalidArgumentError, MissingExtraError
+
+__all__ = ["serve"]
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@command("""\
+  lily serve                                          the small bundled model on http://127.0.0.1:8080
+  lily serve ./Qwen3.6-35B-A3B-4bit --context 65536
+  LILY_API_KEY=secret lily serve --host 0.0.0.0       for other machines
+""")
+def serve(
+    model: options.Model = options.DEFAULT_MODEL,
+    model_option: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The same as MODEL.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any free one.")] = 8080,
+    name: Annotated[list[str] | None, typer.Option(help="What clients call the model; may be repeated.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="Key that clients must bring; may be repeated (or LILY_API_KEY).")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
+    ] = None,
+    max_queue: Annotated[int, typer.Option(min=1, help="Most requests that wait.")] = 128,
+    thinking: Annotated[bool, typer.Option("--thinking/--no-thinking", help="Think by default.")] = True,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Ignore fields of requests that the API does not have.")
+    ] = False,
+    convert_system: Annotated[
+        bool, typer.Option("--convert-system", help="Take system messages within a conversation as the user's.")
+    ] = False,
+    threads: options.Threads = None,
+    context: options.Context = None,
+    backend: options.Backend = "auto",
+    debug: options.Debug = False,
+) -> None:
+    """Serve a model over HTTP, with the APIs of OpenAI and Anthropic."""
+    del debug  # the guard around this function reads it
+    try:
+        from lily.server import ServerOptions
+        from lily.server import serve as run_server
+    except ImportError as error:
+        from lily._version import DISTRIBUTION
+
+        hint = f"pip install '{DISTRIBUTION}[server]'"
+        raise MissingExtraError(f"the server needs the package {error.name}; install it with {hint}") from error
+    keys = tuple(api_key or ()) or tuple(filter(None, [os.environ.get("LILY_API_KEY")]))
+    if host not in _LOOPBACK and not keys:
+        raise InvalidArgumentError(f"{host} can be reached from other machines: set a key with --api-key first")
+    server_options = ServerOptions(
+        names=tuple(name or ()),
+        api_keys=keys,
+        cors_origins=tuple(cors_origin or ()),
+        max_queue=max_queue,
+        thinking=thinking,
+        unknown_fields="ignore" if ignore_unknown else "refuse",
+        later_system="convert" if convert_system else "refuse",
+    )
+    with loading.load_model(model_option or model, backend=backend, max_context=context, threads=threads) as loaded:
+        run_server(loaded, server_options, host=host, port=port)

@@ -1,0 +1,9 @@
+"""An HTTP server with the OpenAI and Anthropic APIs over one model; needs the extra ``server``."""
+
+from __future__ import annotations
+
+from lily.server.app import create_app
+from lily.server.options import ServerOptions
+from lily.server.run import serve
+
+__all__ = ["ServerOptions", "create_app", "serve"]

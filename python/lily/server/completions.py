@@ -1,0 +1,165 @@
+"""POST /v1/completions: continues prompts as they are, without a chat template."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lily.chat import ContentDelta, Done, TokenLogprob
+from lily.chat.events import Event
+from lily.server.chat_completions import stream_options
+from lily.server.delivery import collect_answers, sse, start_stream
+from lily.server.engine import PrefillProgress
+from lily.server.errors import ApiError, openai_body, unsupported
+from lily.server.fields import Fields
+from lily.server.openai_fields import sampling_of, timings_body, usage_body
+from lily.server.service import Service
+from lily.server.turns import RawRequest, raw_work
+
+__all__ = ["completions"]
+
+_DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
+_MOST_PROMPTS = 64
+
+
+async def completions(service: Service, request: Request, fields: Fields) -> Response:
+    """Continue one or more prompts."""
+    name = service.model_name(fields)
+    stream = fields.flag("stream", False)
+    include_usage = stream_options(service, fields, stream)
+    echo = fields.flag("echo", False)
+    requests, texts = await run_in_threadpool(_requests, service, fields)
+    service.finish_fields(fields)
+    prefixes = texts if echo else [""] * len(texts)
+    head = {
+        "id": f"cmpl-{secrets.token_hex(12)}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": name,
+    }
+    work = raw_work(service.model, requests)
+    if stream:
+        return await start_stream(service, request, work, _TextFormat(head, prefixes, include_usage))
+    replies, ticket = await collect_answers(service, request, work, len(requests))
+    dones = [reply.answer.done for reply in replies]
+    choices = [
+        _choice(index, prefixes[index] + reply.answer.content, reply.answer.finish_reason, reply.logprobs)
+        for index, reply in enumerate(replies)
+    ]
+    timings = timings_body(dones, ticket.queue_seconds)
+    return JSONResponse({**head, "choices": choices, "usage": _usage(dones), "timings": timings})
+
+
+def _requests(service: Service, fields: Fields) -> tuple[list[RawRequest], list[str]]:
+    """What to continue, and the prompts' texts."""
+    tokenizer = service.model.tokenizer
+    prompts = [_ids(service, prompt) for prompt in _prompts(fields)]
+    count = fields.integer("n", 1, 16) or 1
+    if (fields.integer("best_of", 1, 16) or count) != count:
+        raise unsupported("best_of", "best_of other than n is not supported")
+    if fields.any("suffix"):
+        raise unsupported("suffix", "suffix is not supported")
+    sampling = sampling_of(fields, service.model.default_sampling)
+    limit = fields.integer("max_tokens", 1)
+    stop = fields.strings("stop", 16)
+    logprobs = fields.integer("logprobs", 0, 20)
+    fields.ignore("user")
+    requests = []
+    for ids in prompts:
+        for choice in range(count):
+            seed = None if sampling.seed is None else (sampling.seed + choice) % (1 << 64)
+            own = dataclasses.replace(sampling, seed=seed)
+            requests.append(RawRequest(ids, own, limit or _DEFAULT_MAX_TOKENS, stop, logprobs))
+    return requests, [tokenizer.decode(list(request.ids)) for request in requests]
+
+
+def _prompts(fields: Fields) -> list[Any]:
+    prompt = fields.required("prompt")
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and _are_ids(prompt)):
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt or not all(isinstance(one, str) or _are_ids(one) for one in prompt):
+        raise fields.wrong("prompt", "a string, a list of token ids, or a list of these", prompt)
+    if len(prompt) > _MOST_PROMPTS:
+        raise ApiError(400, f"prompt holds more than {_MOST_PROMPTS} prompts", param="prompt", code="invalid_value")
+    return prompt
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+
+
+def _ids(service: Service, prompt: str | list[int]) -> list[int]:
+    ids = service.model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    if not ids:
+        raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")
+    vocabulary = service.model.sampled_vocab_size
+    wrong = next((token for token in ids if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise ApiError(400, f"prompt holds {wrong}, which is no token id", param="prompt", code="invalid_value")
+    most = service.model.max_context
+    if len(ids) >= most:
+        message = f"the prompt has {len(ids)} tokens, but the context holds {most}"
+        raise ApiError(400, message, param="prompt", code="context_length_exceeded")
+    return ids
+
+
+def _usage(dones: list[Done]) -> dict[str, Any]:
+    usage = usage_body(dones)
+    usage["prompt_tokens"] = sum(done.usage.prompt_tokens for done in dones)
+    usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+    return usage
+
+
+def _choice(index: int, text: str, finish_reason: str | None, logprobs: list[TokenLogprob]) -> dict[str, Any]:
+    entries = None
+    if logprobs:
+        entries = {
+            "tokens": [item.token for item in logprobs],
+            "token_logprobs": [item.logprob for item in logprobs],
+            "top_logprobs": [{one.token: one.logprob for one in item.top} for item in logprobs],
+            "text_offset": None,
+        }
+    return {"index": index, "text": text, "logprobs": entries, "finish_reason": finish_reason}
+
+
+class _TextFormat:
+    """A stream of text completion chunks."""
+
+    def __init__(self, head: dict[str, Any], prefixes: list[str], include_usage: bool) -> None:
+        self._head = head
+        self._prefixes = list(prefixes)
+        self._include_usage = include_usage
+        self._dones: list[Done] = []
+
+    def begin(self, prefill: PrefillProgress | None) -> Iterator[bytes]:
+        del prefill
+        return iter(())
+
+    def event(self, choice: int, event: Event) -> Iterator[bytes]:
+        prefix, self._prefixes[choice] = self._prefixes[choice], ""
+        if isinstance(event, Done):
+            self._dones.append(event)
+            yield self._chunk(_choice(choice, prefix, event.finish_reason, []))
+        elif isinstance(event, ContentDelta):
+            yield self._chunk(_choice(choice, prefix + event.text, None, list(event.logprobs)))
+
+    def end(self) -> Iterator[bytes]:
+        if self._include_usage and self._dones:
+            yield sse({**self._head, "choices": [], "usage": _usage(self._dones)})
+        yield sse("[DONE]")
+
+    def error(self, error: ApiError) -> bytes:
+        return sse(openai_body(error))
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        body = {**self._head, "choices": [choice]}
+        if self._include_usage:
+            body["usage"] = None
+        return sse(body)

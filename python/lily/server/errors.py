@@ -1,0 +1,107 @@
+"""Failures as HTTP answers: the status, and the body in the shape of each API."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from lily.errors import (
+    BusyError,
+    CancelledError,
+    ClosedError,
+    ContextOverflowError,
+    InvalidArgumentError,
+    MemoryLimitError,
+    MissingExtraError,
+    TemplateError,
+)
+
+__all__ = ["ApiError", "anthropic_body", "as_api_error", "openai_body", "unsupported"]
+
+logger = logging.getLogger("lily.server")
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_MESSAGE_INDEX = re.compile(r"message (\d+)")
+# Fields by which the library's messages begin, or which they name.
+_FIELD = re.compile(
+    r"\b(temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|repetition_penalty|logit_bias|seed|stop|"
+    r"max_tokens|max_thinking_tokens|logprobs|tool_choice|tools(?:\[\d+\])?|response_format(?:\.\w+)*)\b"
+)
+
+
+class ApiError(Exception):
+    """A request that is not answered as asked."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+
+
+def unsupported(param: str, what: str) -> ApiError:
+    """The error for a part of the API that this server does not have."""
+    return ApiError(400, what, param=param, code="unsupported_parameter")
+
+
+def openai_body(error: ApiError) -> dict[str, Any]:
+    """The body of OpenAI's errors."""
+    kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    """The body of Anthropic's errors; their messages begin with the parameter's name."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    named = error.param is None or error.message.startswith(error.param)
+    message = error.message if named else f"{error.param}: {error.message}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def as_api_error(error: BaseException, *, first_message: int = 0) -> ApiError:
+    """What a client is told about an exception; `first_message` is the index of the request's first message."""
+    if isinstance(error, ApiError):
+        return error
+    text = str(error)
+    if isinstance(error, ContextOverflowError):
+        return ApiError(400, text, param="messages", code="context_length_exceeded")
+    if isinstance(error, MemoryLimitError):
+        return ApiError(413, text, code="memory_limit_exceeded")
+    if isinstance(error, TemplateError):
+        return _template_error(text, first_message)
+    if isinstance(error, (InvalidArgumentError, MissingExtraError)):
+        field = _FIELD.search(text)
+        param = "messages" if text.startswith("the conversation") else None if field is None else field[1]
+        return ApiError(400, text, param=param, code="invalid_value")
+    if isinstance(error, (CancelledError, ClosedError, BusyError)):
+        return ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
+    logger.error("a request failed", exc_info=error)
+    return ApiError(500, "the server failed to answer this request; its log says why", code="internal_error")
+
+
+def _template_error(text: str, first_message: int) -> ApiError:
+    found = _MESSAGE_INDEX.search(text)
+    if found is None:
+        return ApiError(400, text, param="messages", code="invalid_value")
+    index = int(found[1]) - first_message
+    text = text[: found.start(1)] + str(index) + text[found.end(1) :]
+    return ApiError(400, text, param=f"messages[{index}]", code="invalid_value")

@@ -1,0 +1,113 @@
+"""Takes the fields of a request's body one by one, checked; what is left over is unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lily.server.errors import ApiError
+
+__all__ = ["Fields"]
+
+
+class Fields:
+    """The fields of a JSON object. null stands for a field that is not given."""
+
+    def __init__(self, body: Any, where: str = "") -> None:
+        if not isinstance(body, Mapping):
+            raise ApiError(400, "the body must be a JSON object" if not where else f"{where} must be an object")
+        self._body: Mapping[str, Any] = body
+        self._where = where
+        self._known: set[str] = set()
+
+    def any(self, name: str, default: Any = None) -> Any:
+        """The value as it is."""
+        self._known.add(name)
+        value = self._body.get(name)
+        return default if value is None else value
+
+    def required(self, name: str) -> Any:
+        """The value of a field that must be there."""
+        value = self.any(name)
+        if value is None:
+            raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """A string."""
+        value = self.any(name)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(name, "a string", value)
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self.any(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false", value)
+        return value
+
+    def integer(self, name: str, low: int, high: int = (1 << 63) - 1) -> int | None:
+        """An integer in [low, high]."""
+        value = self.any(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            limits = f"of at least {low}" if high > 1 << 62 else f"from {low} to {high}"
+            raise self.wrong(name, f"an integer {limits}", value)
+        return value
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        """A finite number in [low, high]."""
+        value = self.any(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            limits = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+            raise self.wrong(name, f"a number {limits}", value)
+        if not math.isfinite(value):
+            raise self.wrong(name, "a finite number", value)
+        return float(value)
+
+    def items(self, name: str) -> list[Any] | None:
+        """A list."""
+        value = self.any(name)
+        if value is not None and not isinstance(value, list):
+            raise self.wrong(name, "a list", value)
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        """An object."""
+        value = self.any(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.wrong(name, "an object", value)
+        return value
+
+    def strings(self, name: str, most: int) -> tuple[str, ...]:
+        """A string, or a list of up to `most`, none of them empty."""
+        value = self.any(name, [])
+        strings = [value] if isinstance(value, str) else value
+        if not isinstance(strings, list) or not all(isinstance(one, str) and one for one in strings):
+            raise self.wrong(name, "a string or a list of strings that are not empty", value)
+        if len(strings) > most:
+            raise self.wrong(name, f"at most {most} strings", value)
+        return tuple(strings)
+
+    def ignore(self, *names: str) -> None:
+        """Fields that the API has and that change nothing here."""
+        self._known.update(names)
+
+    def refuse_unknown(self) -> None:
+        """ApiError for the first field that was neither taken nor ignored."""
+        for name in self._body:
+            if name not in self._known:
+                raise ApiError(
+                    400, f"Unknown parameter: '{self._where}{name}'.", param=name[:200], code="unknown_parameter"
+                )
+
+    def wrong(self, name: str, expected: str, value: object) -> ApiError:
+        """The error for a value of the wrong kind."""
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return ApiError(400, f"{name} must be {expected}, not {shown}", param=name, code="invalid_value")

@@ -1,0 +1,82 @@
+"""The fields that OpenAI's endpoints have in common: sampling, and the numbers in their answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from lily.chat import Done, TokenLogprob
+from lily.sampling import Sampling
+from lily.server.fields import Fields
+
+__all__ = ["INF", "logprob_entry", "sampling_of", "timings_body", "usage_body"]
+
+INF = float("inf")
+
+
+def sampling_of(fields: Fields, default: Sampling) -> Sampling:
+    """The checkpoint's sampling, changed as the request says; top_k, min_p and repetition_penalty are extensions."""
+    given: dict[str, Any] = {
+        "temperature": fields.number("temperature", 0, INF),
+        "top_p": fields.number("top_p", 0, 1),
+        "top_k": fields.integer("top_k", -1),
+        "min_p": fields.number("min_p", 0, 1),
+        "presence_penalty": fields.number("presence_penalty", -2, 2),
+        "frequency_penalty": fields.number("frequency_penalty", -2, 2),
+        "repetition_penalty": fields.number("repetition_penalty", 0.01, 100),
+        "seed": fields.integer("seed", -(1 << 63)),
+        "logit_bias": _logit_bias(fields),
+    }
+    if given["seed"] is not None:
+        given["seed"] %= 1 << 64
+    if given["top_k"] == -1:
+        given["top_k"] = 0
+    return dataclasses.replace(default, **{name: value for name, value in given.items() if value is not None})
+
+
+def _logit_bias(fields: Fields) -> dict[int, float] | None:
+    bias = fields.mapping("logit_bias")
+    if not bias:
+        return None
+    checked = {}
+    for token, value in bias.items():
+        if not token.isdecimal() or len(token) > 9 or isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise fields.wrong("logit_bias", "an object that maps token ids to numbers", {token: value})
+        if not -100 <= value <= 100:
+            raise fields.wrong("logit_bias", "of values from -100 to 100", value)
+        checked[int(token)] = -INF if value == -100 else float(value)  # -100 is a ban in this API
+    return checked
+
+
+def usage_body(dones: list[Done]) -> dict[str, Any]:
+    """Usage of all choices of a request; they share the prompt."""
+    prompt = dones[0].usage.prompt_tokens
+    completion = sum(done.usage.completion_tokens for done in dones)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": dones[0].usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": sum(done.usage.reasoning_tokens for done in dones)},
+    }
+
+
+def timings_body(dones: list[Done], queue_seconds: float) -> dict[str, Any]:
+    """Seconds of a request, and rates; an extension."""
+    prefill = sum(done.timings.prefill_seconds for done in dones)
+    decode = sum(done.timings.decode_seconds for done in dones)
+    computed = sum(done.usage.prompt_tokens - done.usage.cached_tokens for done in dones)
+    tokens = sum(done.usage.completion_tokens for done in dones)
+    return {
+        "queue_seconds": round(queue_seconds, 6),
+        "prefill_seconds": round(prefill, 6),
+        "decode_seconds": round(decode, 6),
+        "prefill_tokens_per_second": round(computed / prefill, 3) if prefill else None,
+        "decode_tokens_per_second": round(tokens / decode, 3) if decode else None,
+    }
+
+
+def logprob_entry(item: TokenLogprob) -> dict[str, Any]:
+    """A token's entry in a chat completion's logprobs."""
+    top = [{"token": one.token, "logprob": one.logprob, "bytes": list(one.bytes)} for one in item.top]
+    return {"token": item.token, "logprob": item.logprob, "bytes": list(item.bytes), "top_logprobs": top}

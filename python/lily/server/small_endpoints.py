@@ -1,0 +1,82 @@
+"""The endpoints that compute nothing: models, health, metrics, tokenize and detokenize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lily._version import __version__
+from lily.server.errors import ApiError
+from lily.server.fields import Fields
+from lily.server.service import Service
+
+__all__ = ["detokenize", "health", "metrics", "model", "models", "tokenize"]
+
+
+async def models(service: Service, request: Request, fields: Fields) -> Response:
+    """GET /v1/models."""
+    del request, fields
+    return JSONResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
+
+
+async def model(service: Service, request: Request, fields: Fields) -> Response:
+    """GET /v1/models/NAME."""
+    del fields
+    name = request.path_params["name"]
+    if name not in service.names:
+        raise ApiError(404, f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
+    return JSONResponse(_model(service, name))
+
+
+async def health(service: Service, request: Request, fields: Fields) -> Response:
+    """GET /health."""
+    del request, fields
+    engine = service.engine
+    return JSONResponse({"status": "ok", "version": __version__, "running": engine.running, "waiting": engine.waiting})
+
+
+async def metrics(service: Service, request: Request, fields: Fields) -> Response:
+    """GET /metrics."""
+    del request, fields
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def tokenize(service: Service, request: Request, fields: Fields) -> Response:
+    """POST /tokenize: the ids of a text."""
+    del request
+    service.model_name(fields)
+    text = fields.text("content") if fields.any("prompt") is None else fields.text("prompt")
+    if text is None:
+        fields.required("prompt")
+    special = fields.flag("parse_special", True)
+    service.finish_fields(fields)
+    ids = await run_in_threadpool(service.model.tokenizer.encode, text or "", parse_special=special)
+    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": service.model.max_context})
+
+
+async def detokenize(service: Service, request: Request, fields: Fields) -> Response:
+    """POST /detokenize: the text of ids."""
+    del request
+    service.model_name(fields)
+    fields.required("tokens")
+    tokens = fields.items("tokens") or []
+    vocabulary = service.model.sampled_vocab_size
+    for token in tokens:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+            raise fields.wrong("tokens", f"a list of token ids below {vocabulary}", token)
+    service.finish_fields(fields)
+    text = await run_in_threadpool(service.model.tokenizer.decode, tokens)
+    return JSONResponse({"prompt": text, "content": text})
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.started,
+        "owned_by": "lily",
+        "max_model_len": service.model.max_context,
+    }

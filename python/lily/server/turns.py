@@ -1,0 +1,140 @@
+"""The work of a request for the engine: turns of a chat, or continuations of a raw prompt."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from lily.chat import ContentDelta, Done, Timings, TokenLogprob, Usage
+from lily.chat.events import Event, FinishReason
+from lily.chat.stop_strings import StopStrings
+from lily.errors import CancelledError
+from lily.sampling import Sampling
+from lily.server.engine import Ticket, Work
+
+if TYPE_CHECKING:
+    from lily.generation import GeneratedToken, Generation
+    from lily.model import Model
+    from lily.text import Tokenizer
+
+__all__ = ["ChatRequest", "RawRequest", "chat_work", "raw_work"]
+
+_SEED_BITS = 64
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A conversation to answer, `choices` times; `options` are fields of `lily.chat.TurnOptions`."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    sampling: Sampling
+    thinking: bool | None
+    options: Mapping[str, Any]
+    choices: int = 1
+    preserve_thinking: bool = False
+    later_system: Literal["refuse", "convert"] = "refuse"
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RawRequest:
+    """A prompt to continue as it is."""
+
+    ids: Sequence[int]
+    sampling: Sampling
+    max_tokens: int | None
+    stop: Sequence[str] = ()
+    logprobs: int | None = None
+
+
+def chat_work(model: Model, request: ChatRequest) -> Work:
+    """The work that answers a conversation; its items are (choice, event)."""
+
+    def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
+        base = request.sampling.seed
+        for choice in range(request.choices):
+            chat = model.chat(
+                messages=request.messages,
+                tools=request.tools,
+                thinking=request.thinking,
+                preserve_thinking=request.preserve_thinking,
+                sampling=request.sampling if choice == 0 else _reseeded(request.sampling, choice),
+                later_system=request.later_system,
+                template_options=request.template_options,
+                seed=base,
+                **request.options,
+            )
+            ticket.on_cancel(chat.cancel)
+            with chat, contextlib.closing(chat.send(progress=ticket.report)) as events:  # type: ignore[type-var]
+                for event in events:
+                    yield choice, event
+
+    return work
+
+
+def raw_work(model: Model, requests: Sequence[RawRequest]) -> Work:
+    """The work that continues prompts; each is one choice."""
+
+    def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
+        for choice, request in enumerate(requests):
+            for event in _continue(model, request, ticket):
+                yield choice, event
+
+    return work
+
+
+def _reseeded(sampling: Sampling, choice: int) -> Sampling:
+    if sampling.seed is None:
+        return replace(sampling, seed=secrets.randbits(_SEED_BITS))
+    return replace(sampling, seed=(sampling.seed + choice) % (1 << _SEED_BITS))
+
+
+def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[Event]:
+    began = time.perf_counter()
+    with model.cached_session(request.ids, progress=ticket.report) as session:
+        ticket.on_cancel(session.cancel)
+        prefilled = time.perf_counter()
+        generation = session.generation(request.max_tokens, sampling=request.sampling, logprobs=request.logprobs)
+        stop = StopStrings(request.stop)
+        yield from _texts(model.tokenizer, generation, stop, ticket)
+        finish: FinishReason = "stop" if stop.matched or generation.finish_reason == "stop" else "length"
+        model.cache.insert(session)
+        yield Done(
+            "cancelled" if ticket.cancelled else finish,
+            Usage(len(request.ids), len(generation.tokens), session.cached_tokens),
+            Timings(prefilled - began, time.perf_counter() - prefilled),
+            stop_string=stop.matched,
+        )
+
+
+def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, ticket: Ticket) -> Iterator[Event]:
+    detokenizer = tokenizer.detokenizer()
+    pending: list[TokenLogprob] = []
+    with contextlib.suppress(CancelledError):
+        for token in generation:
+            if token.logprob is not None:
+                pending.append(_described(tokenizer, token))
+            text = stop.feed(detokenizer.feed(token.id))
+            if text:
+                yield ContentDelta(text, tuple(pending))
+                pending.clear()
+            if stop.matched is not None or ticket.cancelled:
+                return
+    rest = stop.feed(detokenizer.finish())
+    if stop.matched is None:
+        rest += stop.finish()
+    if rest or pending:
+        yield ContentDelta(rest, tuple(pending))
+
+
+def _described(tokenizer: Tokenizer, token: GeneratedToken) -> TokenLogprob:
+    def one(token_id: int, value: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        data = tokenizer.token_bytes(token_id)
+        return TokenLogprob(data.decode("utf-8", "replace"), token_id, data, value, top)
+
+    return one(token.id, token.logprob or 0.0, tuple(one(*pair) for pair in token.top_logprobs))

@@ -1,0 +1,55 @@
+"""Fixtures of the server tests: a real server on a free loopback port, in a thread."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("lily._core", reason="needs the built package")
+pytest.importorskip("starlette", reason="needs the extra for the server")
+httpx = pytest.importorskip("httpx")
+
+import uvicorn  # noqa: E402
+
+import lily_tiny  # noqa: E402
+from lily import Model  # noqa: E402
+from lily.server import ServerOptions, create_app  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def model():
+    with Model.load(lily_tiny.CHECKPOINT, threads=1, max_context=4096) as loaded:
+        yield loaded
+
+
+@contextlib.contextmanager
+def running(model, options):
+    app = create_app(model, options)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with httpx.Client(base_url=url, timeout=60) as client:
+                client.service = app.state.service
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def start(model):
+    return lambda **options: running(model, ServerOptions(names=("lily-tiny",), **options))
+
+
+@pytest.fixture(scope="session")
+def client(start):
+    with start() as client:
+        yield client

@@ -1,0 +1,245 @@
+"""OpenAI's endpoints: answers, streams, usage, tools, errors, parallel clients, disconnects, limits, keys."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from evaluate import reference_results, skill_records
+from lily import Sampling, Session
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+CHAT = "/v1/chat/completions"
+
+
+def ask(client, messages=HELLO, **fields):
+    return client.post(CHAT, json={"model": "lily-tiny", "messages": messages, "temperature": 0, **fields})
+
+
+def chunks_of(response):
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def expected(model, messages=HELLO, **options):
+    return model.chat(messages=messages, sampling=Sampling.greedy(), **options).ask(max_tokens=300)
+
+
+def test_an_answer_is_the_library_s(client, model):
+    body = ask(client).json()
+    answer = expected(model)
+    message = body["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == (answer.content, answer.reasoning)
+    assert body["choices"][0]["finish_reason"] == "stop"
+    usage, counted = body["usage"], answer.done.usage
+    assert usage["prompt_tokens"] == counted.prompt_tokens
+    assert usage["completion_tokens"] == counted.completion_tokens
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == counted.reasoning_tokens
+
+
+def test_a_stream_adds_up_to_the_answer_and_ends_once(client):
+    whole = ask(client).json()["choices"][0]["message"]
+    chunks = chunks_of(ask(client, stream=True, stream_options={"include_usage": True}))
+    choices = [chunk["choices"][0] for chunk in chunks[:-1]]
+    for field in ("content", "reasoning_content"):
+        assert "".join(choice["delta"].get(field) or "" for choice in choices) == whole[field]
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] > 0
+    assert choices[0]["delta"]["role"] == "assistant"
+
+
+def test_the_second_identical_prompt_comes_from_the_cache(client):
+    messages = [{"role": "user", "content": "Tell me about the weather in spring. " * 9}]
+    ask(client, messages, max_tokens=1)
+    usage = ask(client, messages, max_tokens=1).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"] - 1
+
+
+def test_a_tool_call_is_made_and_streamed_alike(client):
+    good = {output["id"] for output in reference_results()["outputs"] if output["ok"]}
+    record = next(one for one in skill_records() if one["check"] == "tool_calls" and one["id"] in good)
+    fields = {"tools": record["tools"], "chat_template_kwargs": record["chat_template_kwargs"], "max_tokens": 300}
+    choice = ask(client, record["messages"], **fields).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    functions = [call["function"] for call in choice["message"]["tool_calls"]]
+    wanted = record["expected"]["tool_calls"]
+    assert [(one["name"], json.loads(one["arguments"])) for one in functions] == [
+        (call["name"], call["arguments"]) for call in wanted
+    ]
+    chunks = chunks_of(ask(client, record["messages"], stream=True, **fields))
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    streamed = [call["function"] for delta in deltas for call in delta.get("tool_calls", [])]
+    assert streamed == functions
+    call = choice["message"]["tool_calls"][0]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "4"}
+    after = ask(client, [*record["messages"], choice["message"], result], **fields).json()
+    assert after["choices"][0]["finish_reason"] in ("stop", "tool_calls")
+    assert after["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": "warm"}, "temperature"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"no_such_field": 1}, "no_such_field"),
+        ({"stream_options": {}}, "stream_options"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0]"),
+        ({"messages": [*HELLO, {"role": "system", "content": "x"}, *HELLO]}, "messages[1]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]}]},
+            "messages[0].content[0]",
+        ),
+        ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_name_the_parameter(client, fields, param, stream):
+    if "stream_options" in fields and stream:
+        fields = {"stream_options": {"include_usage": 3}}
+        param = "include_usage"
+    response = ask(client, **{"stream": stream, **fields})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_other_errors(client):
+    assert ask(client, model="gpt").status_code == 404
+    assert client.post(CHAT, content=b"{").status_code == 400
+    assert client.get("/v1/no").json()["error"]["code"] == "not_found"
+    assert client.get(CHAT).status_code == 405
+    page = client.get("/v1/models", headers={"origin": "https://example.org"})
+    assert page.status_code == 403
+    assert "access-control-allow-origin" not in page.headers
+
+
+def test_developer_messages_are_system_messages(client):
+    for role in ("system", "developer"):
+        ask(client, [{"role": role, "content": "Be brief."}, *HELLO], max_tokens=1)
+    usage = [
+        ask(client, [{"role": role, "content": "Be brief."}, *HELLO], max_tokens=8).json()
+        for role in ("system", "developer")
+    ]
+    assert usage[0]["usage"] == usage[1]["usage"]
+    assert usage[0]["choices"] == usage[1]["choices"]
+
+
+def test_parallel_clients_get_their_own_answers(client, model):
+    conversations = [[{"role": "user", "content": f"What is {at} plus {2 * at}?"}] for at in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        bodies = list(pool.map(lambda messages: ask(client, messages, max_tokens=60).json(), conversations))
+    for messages, body in zip(conversations, bodies, strict=True):
+        answer = model.chat(messages=messages, sampling=Sampling.greedy()).ask(max_tokens=60)
+        assert body["choices"][0]["message"]["content"] == answer.content
+
+
+def slow_generation(monkeypatch, made):
+    generation = Session.generation
+
+    def slowed(self, *arguments, **options):
+        one = generation(self, *arguments, **{**options, "stop_tokens": ()})
+        mask = one.mask
+
+        def wait():
+            time.sleep(0.02)
+            return None if mask is None else mask()
+
+        one.mask = wait
+        made.append(one)
+        return one
+
+    monkeypatch.setattr(Session, "generation", slowed)
+
+
+def test_generation_stops_when_the_client_goes(client, monkeypatch):
+    made, at_cancel = [], []
+    slow_generation(monkeypatch, made)
+    service = client.service
+    from lily.server.engine import Ticket
+
+    cancel = Ticket.cancel
+
+    def recorded(self):
+        at_cancel.append(len(made[-1].tokens))
+        cancel(self)
+
+    monkeypatch.setattr(Ticket, "cancel", recorded)
+    fields = {"messages": HELLO, "stream": True, "max_tokens": 1000}
+    with client.stream("POST", CHAT, json=fields) as response:
+        lines = response.iter_lines()
+        for _ in range(6):
+            next(lines)
+    deadline = time.monotonic() + 10
+    while service.engine.running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not service.engine.running
+    assert len(made[-1].tokens) <= at_cancel[0] + 2 < 900
+    assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_full_queue_is_refused(start, monkeypatch):
+    made = []
+    slow_generation(monkeypatch, made)
+    with start(max_queue=1) as client:
+        threads = [threading.Thread(target=ask, args=(client,), kwargs={"max_tokens": 50}) for _ in range(2)]
+        for thread, attribute in zip(threads, ("running", "waiting"), strict=True):
+            thread.start()
+            while not getattr(client.service.engine, attribute):
+                time.sleep(0.005)
+        refused = ask(client)
+        for thread in threads:
+            thread.join()
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_keys_and_size_limit(start):
+    with start(api_keys=("first", "second"), max_request_bytes=2000) as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/v1/models").status_code == 401
+        assert client.get("/v1/models", headers={"authorization": "Bearer firs"}).status_code == 401
+        assert client.get("/v1/models", headers={"authorization": "Bearer second"}).status_code == 200
+        assert client.get("/v1/models", headers={"x-api-key": "first"}).status_code == 200
+        client.headers["x-api-key"] = "first"
+        assert client.post("/tokenize", json={"prompt": "x" * 3000}).status_code == 413
+        assert client.post("/tokenize", content=iter([b'{"prompt":"', b"x" * 3000, b'"}'])).status_code == 413
+
+
+def test_completions_tokenize_and_metrics(client, model):
+    ids = client.post("/tokenize", json={"prompt": "Once upon a time"}).json()["tokens"]
+    assert ids == model.tokenizer.encode("Once upon a time")
+    assert client.post("/detokenize", json={"tokens": ids}).json()["prompt"] == "Once upon a time"
+    with model.prefill(ids) as session:
+        text = model.tokenizer.decode(list(session.generate(12, sampling=Sampling.greedy())))
+    fields = {"max_tokens": 12, "temperature": 0}
+    for prompt in ("Once upon a time", ids):
+        body = client.post("/v1/completions", json={"prompt": prompt, **fields}).json()
+        assert body["choices"][0]["text"] == text
+    chunks = chunks_of(client.post("/v1/completions", json={"prompt": ids, "stream": True, **fields}))
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+    assert b"lily_tokens_total" in client.get("/metrics").content
+
+
+def test_the_openai_client(client):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as api:
+        assert [one.id for one in api.models.list()] == ["lily-tiny"]
+        whole = api.chat.completions.create(model="lily-tiny", messages=HELLO, temperature=0)
+        stream = api.chat.completions.create(model="lily-tiny", messages=HELLO, temperature=0, stream=True)
+        pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+        assert "".join(pieces) == whole.choices[0].message.content
+        with pytest.raises(openai.BadRequestError) as caught:
+            api.chat.completions.create(model="lily-tiny", messages=[])
+        assert caught.value.param == "messages"
