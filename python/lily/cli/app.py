@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lily._version import __version__
+from lily.cli.bench import bench
 from lily.cli.chat import chat
 from lily.cli.generate import generate
 from lily.cli.info import info
@@ -23,6 +24,7 @@ Examples:
   lily chat -p "What is a monad?"        one question, one answer
   lily generate -p "Once upon a time"    continue a text
   lily info ./Qwen3.6-35B-A3B-4bit       what a checkpoint holds and needs
+  lily bench                             how fast it runs here
   lily serve                             serve it with the OpenAI and Anthropic APIs
 """
 
@@ -36,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (chat, generate, info, perplexity, serve):
+for _command in (bench, chat, generate, info, perplexity, serve):
     app.command(epilog=_command.epilog)(_command.function)
 
 

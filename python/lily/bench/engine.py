@@ -1,0 +1,64 @@
+"""LilyEngine: single timed runs of a loaded model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lily.bench.errors import BenchError
+
+if TYPE_CHECKING:
+    from lily.model import Model
+
+__all__ = ["LilyEngine", "random_ids"]
+
+
+def random_ids(count: int, vocab_size: int) -> npt.NDArray[np.int32]:
+    """The `count` token ids that a prompt of that length holds, the same in every run."""
+    return np.random.default_rng(count).integers(0, vocab_size, count, dtype=np.int32)
+
+
+class LilyEngine:
+    """Times prompts and decoding, and checks that equal work gives equal tokens."""
+
+    def __init__(self, model: Model, vocab_size: int) -> None:
+        self._session = model.session(seed=0)
+        self._vocab_size = vocab_size
+        self._digests: dict[str, str] = {}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256, shortened, of the ids that each measurement produced."""
+        return dict(self._digests)
+
+    def prefill(self, length: int) -> float:
+        """Seconds to compute a prompt of `length` tokens up to its last logits."""
+        ids = random_ids(length, self._vocab_size)
+        self._session.reset()
+        start = time.perf_counter()
+        logits = self._session.prefill(ids)
+        seconds = time.perf_counter() - start
+        self._record(f"prefill {length}", [int(logits.argmax())])
+        return seconds
+
+    def decode(self, context: int, tokens: int) -> float:
+        """Seconds for `tokens` greedy tokens after a prompt of `context` tokens, which is not timed."""
+        self._session.reset()
+        token = int(self._session.prefill(random_ids(context, self._vocab_size)).argmax())
+        produced = []
+        start = time.perf_counter()
+        for _ in range(tokens):
+            token = int(self._session.decode(token).argmax())
+            produced.append(token)
+        seconds = time.perf_counter() - start
+        self._record(f"decode {context}", produced)
+        return seconds
+
+    def _record(self, name: str, produced: list[int]) -> None:
+        digest = hashlib.sha256(np.asarray(produced, dtype=np.int32).tobytes()).hexdigest()[:16]
+        if self._digests.setdefault(name, digest) != digest:
+            raise BenchError(f"{name}: two runs produced different tokens; please report this as a bug")

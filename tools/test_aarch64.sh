@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Cross-compiles the kernel tests for aarch64 and runs them under qemu: the NEON kernels without an ARM machine.
+#   bash tools/test_aarch64.sh [BUILD_DIR]
+# Missing tools (g++-aarch64-linux-gnu, qemu-user) are installed with apt. The tests' own grids are used; each test
+# is stopped, and fails, after LILY_QEMU_TIMEOUT seconds (200 by default).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build="${1:-build/aarch64}"
+jobs="${CMAKE_BUILD_PARALLEL_LEVEL:-2}"
+seconds="${LILY_QEMU_TIMEOUT:-200}"
+compiler=aarch64-linux-gnu-g++
+
+if ! command -v "$compiler" >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+  apt-get update -q
+  apt-get install -yq --no-install-recommends g++-aarch64-linux-gnu qemu-user
+fi
+
+mkdir -p "$build"
+warnings=(-Wall -Wextra -Wshadow -Werror)
+flags=(-std=c++20 -O2 -pthread -ffp-contract=off -Isrc/lily_core -Itests "${warnings[@]}")
+
+# Prints the flags of one source: the units of an instruction set get its own, as in CMakeLists.txt.
+isa_flags() {
+  case "$1" in
+    */isa/neon_*) sed -n 's/^ *lily_add_isa(neon \(.*\))$/\1/p' CMakeLists.txt ;;
+    */isa/portable_*) echo -O3 ;;
+  esac
+}
+
+compile() {
+  local source="$1" object="$2"
+  # shellcheck disable=SC2046
+  "$compiler" "${flags[@]}" $(isa_flags "$source") -c "$source" -o "$object"
+}
+
+# What the kernels need; nothing of the engine, whose other backends are no part of these tests.
+sources=(src/lily_core/cpu/dispatch.cpp src/lily_core/cpu/activations.cpp)
+for unit in src/lily_core/cpu/isa/{neon,portable}_*.cpp; do
+  [[ -e "$unit" ]] && sources+=("$unit")
+done
+
+# Prints the object of a source.
+object_of() { echo "$build/$(basename "$(dirname "$1")")_$(basename "$1" .cpp).o"; }
+
+tests=(tests/cpp/test_*.cpp)
+objects=()
+pending=()
+for source in "${sources[@]}" "${tests[@]}"; do
+  compile "$source" "$(object_of "$source")" &
+  pending+=($!)
+  if ((${#pending[@]} >= jobs)); then
+    wait "${pending[0]}"
+    pending=("${pending[@]:1}")
+  fi
+done
+for process in ${pending[@]+"${pending[@]}"}; do wait "$process"; done
+for source in "${sources[@]}"; do objects+=("$(object_of "$source")"); done
+
+for test in "${tests[@]}"; do
+  name="$(basename "$test" .cpp)"
+  "$compiler" -static -pthread "$(object_of "$test")" "${objects[@]}" -o "$build/$name"
+  printf '== %s on aarch64\n' "$name"
+  timeout "$seconds" qemu-aarch64 "$build/$name"
+done
