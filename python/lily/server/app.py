@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lily.server import chat_completions, completions, small_endpoints
+from lily.server import chat_completions, completions, messages, small_endpoints
 from lily.server.endpoint import Endpoint, error_response
 from lily.server.errors import ApiError
 from lily.server.options import ServerOptions
@@ -74,6 +74,8 @@ def _routes(service: Service) -> list[Route]:
         return Route(path, endpoint.handle, methods=["GET"])
 
     return [
+        post("/v1/messages", Endpoint(service, messages.messages, "messages", anthropic=True)),
+        post("/v1/messages/count_tokens", Endpoint(service, messages.count_tokens, "count_tokens", anthropic=True)),
         post("/v1/chat/completions", Endpoint(service, chat_completions.chat_completions, "chat_completions")),
         post("/v1/completions", Endpoint(service, completions.completions, "completions")),
         get("/v1/models", Endpoint(service, small_endpoints.models, "models")),

@@ -1,0 +1,140 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's API."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from lily.chat import Answer, Done, ReasoningDelta, ToolCall, ToolCallEvent, Usage, normalize_messages
+from lily.chat.events import Event
+from lily.server.anthropic_request import anthropic_chat_request
+from lily.server.delivery import collect_answers, sse, start_stream
+from lily.server.engine import PrefillProgress
+from lily.server.errors import ApiError, anthropic_body
+from lily.server.fields import Fields
+from lily.server.service import Service
+from lily.server.turns import chat_work
+
+__all__ = ["count_tokens", "messages"]
+
+
+async def messages(service: Service, request: Request, fields: Fields) -> Response:
+    """Answer a conversation, at once or as a stream."""
+    name = service.model_name(fields)
+    fields.required("max_tokens")
+    wanted = anthropic_chat_request(service, fields)
+    options = {**wanted.options, "max_tokens": fields.integer("max_tokens", 1)}
+    stream = fields.flag("stream", False)
+    service.finish_fields(fields)
+    work = chat_work(service.model, dataclasses.replace(wanted, options=options))
+    head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": name}
+    if stream:
+        return await start_stream(service, request, work, _MessageFormat(head))
+    replies, _ = await collect_answers(service, request, work, 1)
+    answer = replies[0].answer
+    end = {**_end(answer.done), "usage": _usage(answer.done.usage)}
+    return JSONResponse({**head, "content": _blocks(answer), **end})
+
+
+async def count_tokens(service: Service, request: Request, fields: Fields) -> Response:
+    """The tokens of the prompt that a conversation makes."""
+    del request
+    service.model_name(fields)
+    wanted = anthropic_chat_request(service, fields)
+    service.finish_fields(fields)
+
+    def count() -> int:
+        normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
+        return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
+
+    return JSONResponse({"input_tokens": await run_in_threadpool(count)})
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _end(done: Done) -> dict[str, Any]:
+    reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(done.finish_reason, "end_turn")
+    if done.stop_string is not None:
+        reason = "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": done.stop_string}
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+
+
+def _blocks(answer: Answer) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if answer.reasoning:
+        blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+    if answer.content:
+        blocks.append({"type": "text", "text": answer.content})
+    return blocks + [_call_block(call) for call in answer.tool_calls]
+
+
+class _MessageFormat:
+    """A stream of one message; its blocks follow one another."""
+
+    def __init__(self, head: dict[str, Any]) -> None:
+        self._head = head
+        self._index = -1
+        self._open: str | None = None
+
+    def begin(self, prefill: PrefillProgress | None) -> Iterator[bytes]:
+        usage = Usage() if prefill is None else Usage(prefill.total, 0, prefill.done)
+        message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(usage)}
+        yield _event("message_start", message=message)
+
+    def event(self, choice: int, event: Event) -> Iterator[bytes]:
+        del choice
+        if isinstance(event, Done):
+            yield from self._close()
+            yield _event("message_delta", delta=_end(event), usage=_usage(event.usage))
+        elif isinstance(event, ToolCallEvent):
+            yield from self._start("tool_use", {**_call_block(event.call), "input": {}})
+            yield self._delta({"type": "input_json_delta", "partial_json": event.call.arguments_json})
+            yield from self._close()
+        elif isinstance(event, ReasoningDelta):
+            yield from self._start("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": event.text})
+        else:
+            yield from self._start("text", {"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": event.text})
+
+    def end(self) -> Iterator[bytes]:
+        yield _event("message_stop")
+
+    def error(self, error: ApiError) -> bytes:
+        return sse(anthropic_body(error), "error")
+
+    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
+        if self._open != kind:
+            yield from self._close()
+            self._index += 1
+            self._open = kind
+            yield _event("content_block_start", index=self._index, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open is not None:
+            self._open = None
+            yield _event("content_block_stop", index=self._index)
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse({"type": kind, **fields}, kind)

@@ -1,0 +1,79 @@
+"""Anthropic's endpoints: answers, streams, tool rounds, counts, errors, and the billing line that must not matter."""
+
+import pytest
+
+from evaluate import reference_results, skill_records
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+
+
+def ask(client, path="/v1/messages", **fields):
+    limit = {} if path.endswith("count_tokens") else {"max_tokens": 200, "temperature": 0}
+    return client.post(path, json={"model": "lily-tiny", "messages": HELLO, **limit, **fields})
+
+
+def test_messages_and_their_count(client):
+    body = ask(client).json()
+    assert [block["type"] for block in body["content"]] == ["text"]
+    assert body["stop_reason"] == "end_turn"
+    usage = body["usage"]
+    count = ask(client, "/v1/messages/count_tokens").json()["input_tokens"]
+    assert count == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_thinking_comes_first(client):
+    body = ask(client, thinking={"type": "enabled", "budget_tokens": 1024}).json()
+    assert [block["type"] for block in body["content"]] == ["thinking", "text"]
+
+
+def test_billing_lines_do_not_matter(client):
+    for at, line in enumerate(("a1", "b2c3")):
+        system = [{"type": "text", "text": f"x-anthropic-billing-header: cch={line}"}, {"type": "text", "text": "Go."}]
+        usage = ask(client, system=system, max_tokens=2).json()["usage"]
+        assert at == 0 or usage["input_tokens"] == 0
+
+
+def test_errors_have_anthropic_s_shape(client):
+    for fields, name in (
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"nothing": 1}, "nothing"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages.0.content.0"),
+    ):
+        response = ask(client, **fields)
+        body = response.json()
+        assert (response.status_code, body["type"]) == (400, "error")
+        assert body["error"]["type"] == "invalid_request_error"
+        assert name in body["error"]["message"]
+
+
+def test_the_anthropic_client_makes_a_tool_round(client):
+    anthropic = pytest.importorskip("anthropic")
+    good = {output["id"] for output in reference_results()["outputs"] if output["ok"]}
+    record = next(
+        one
+        for one in skill_records()
+        if one["check"] == "tool_calls"
+        and one["id"] in good
+        and one["chat_template_kwargs"].get("enable_thinking") is False
+        and one["messages"][0]["role"] == "user"
+        and len(one["messages"]) == 1
+    )
+    functions = [tool["function"] for tool in record["tools"]]
+    tools = [
+        {"name": one["name"], "description": one["description"], "input_schema": one["parameters"]} for one in functions
+    ]
+    fields = {"model": "lily-tiny", "max_tokens": 300, "tools": tools, "extra_body": {"temperature": 0}}
+    with anthropic.Anthropic(base_url=str(client.base_url), api_key="none", max_retries=0) as api:
+        whole = api.messages.create(messages=record["messages"], **fields)
+        with api.messages.stream(messages=record["messages"], **fields) as stream:
+            streamed = stream.get_final_message()
+        calls = [block for block in whole.content if block.type == "tool_use"]
+        expected = record["expected"]["tool_calls"]
+        assert [(one.name, one.input) for one in calls] == [(one["name"], one["arguments"]) for one in expected]
+        assert [block.input for block in streamed.content if block.type == "tool_use"] == [one.input for one in calls]
+        assert whole.stop_reason == streamed.stop_reason == "tool_use"
+        results = [{"type": "tool_result", "tool_use_id": one.id, "content": "4"} for one in calls]
+        history = [{"role": "assistant", "content": whole.content}, {"role": "user", "content": results}]
+        after = api.messages.create(messages=[*record["messages"], *history], **fields)
+        assert after.stop_reason in ("end_turn", "tool_use")
+        assert after.usage.cache_read_input_tokens > 0
