@@ -7,8 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from .build_library import build_library
+from .build_library import ROOT, build_library
 from .line_table import line_table
+from .lint import lint
 from .preprocess import preprocess
 from .reflection import reflect
 from .sim_backend import SimBackend, registry
@@ -38,10 +39,17 @@ def main() -> int:
     build.add_argument("sources", nargs="+", type=Path)
     build.add_argument("-o", "--output", type=Path, required=True, help="folder for the library and its objects")
     build.add_argument("--checked", action="store_true")
+    check = commands.add_parser("lint", help="check .metal files with clang")
+    check.add_argument("sources", nargs="+", type=Path)
+    check.add_argument("-I", dest="include", action="append", type=Path, default=[])
     arguments = parser.parse_args()
     try:
         if arguments.command == "translate":
             _translate(arguments)
+        elif arguments.command == "lint":
+            findings = lint(arguments.sources, [*arguments.include, ROOT / "metal"])
+            sys.stdout.write("".join(f"{finding}\n" for finding in findings))
+            return 1 if findings else 0
         elif arguments.command == "build":
             library = build_library(arguments.sources, arguments.output, arguments.checked)
             sys.stdout.write(f"{library}\n")

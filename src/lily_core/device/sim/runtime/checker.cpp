@@ -121,11 +121,19 @@ BufferShadow& shadow_of(Memory& memory) {
   return *static_cast<BufferShadow*>(memory.shadow);
 }
 
-// The pattern of memory that was never written, whole or in the bytes from `address` on.
-bool holds_poison(const Memory& memory, std::uint64_t cell) {
+bool holds_pattern(const Memory& memory, std::uint64_t cell) {
   const std::uint64_t begin = cell * kCellBytes;
   if (begin + kCellBytes > memory.size) return false;
   return (memory.base[begin] | memory.base[begin + 1] << 8) == kPoison;
+}
+
+// Whether a cell that no kernel wrote still holds what the allocation was filled with. The host's writes are not seen:
+// half a float may look like the pattern by chance, so the other half of the word must hold it, too.
+bool never_written(const Memory& memory, const BufferShadow& shadow, std::uint64_t cell) {
+  if (shadow.was_written(cell) || !holds_pattern(memory, cell)) return false;
+  const std::uint64_t other = cell ^ 1;
+  const bool no_other = (other + 1) * kCellBytes > memory.size;
+  return no_other || shadow.was_written(other) || holds_pattern(memory, other);
 }
 
 void check_cells(Memory& memory, std::uint64_t begin, std::uint64_t end, bool write, bool atomic,
@@ -136,7 +144,7 @@ void check_cells(Memory& memory, std::uint64_t begin, std::uint64_t end, bool wr
   BufferShadow& shadow = shadow_of(memory);
   const Access access = make_access(false, atomic, place);
   for (std::uint64_t index = begin / kCellBytes; index <= (end - 1) / kCellBytes; ++index) {
-    if (!write && memory.poisoned && !shadow.was_written(index) && holds_poison(memory, index)) {
+    if (!write && memory.poisoned && never_written(memory, shadow, index)) {
       find(place, 0,
            "read of buffer '" + std::string(memory.label) + "' offset " + std::to_string(index * kCellBytes) +
                ", which nothing has written, at " + describe_place(place));
