@@ -14,6 +14,7 @@ from lily.cli.generate import generate
 from lily.cli.info import info
 from lily.cli.perplexity import perplexity
 from lily.cli.serve import serve
+from lily.cli.step_report import step_report
 
 __all__ = ["run"]
 
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (bench, chat, generate, info, perplexity, serve):
+for _command in (bench, chat, generate, info, perplexity, serve, step_report):
     app.command(epilog=_command.epilog)(_command.function)
 
 

@@ -22,7 +22,8 @@ void bind_model(nb::module_& module) {
       .def_rw("prefill_chunk", &EngineOptions::prefill_chunk)
       .def_rw("max_context", &EngineOptions::max_context)
       .def_rw("cpu_isa", &EngineOptions::cpu_isa)
-      .def_rw("kv_cache_type", &EngineOptions::kv_cache_type);
+      .def_rw("kv_cache_type", &EngineOptions::kv_cache_type)
+      .def_rw("gpu", &EngineOptions::gpu);
   nb::class_<Model>(module, "Model", "A mapped checkpoint and the backend that runs it.")
       .def(nb::init<ModelConfig, const CheckpointSource&, EngineOptions>(), "config"_a, "source"_a, "options"_a,
            nb::call_guard<nb::gil_scoped_release>())

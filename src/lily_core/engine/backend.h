@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,8 @@ class SessionState {
   // Makes this an allocated state at `position` whose values are undefined until every tensor is imported.
   virtual void begin_import(std::int64_t position) = 0;
   virtual void import_tensor(std::size_t index, std::span<const std::byte> values) = 0;
+  // After a chunk that failed: whether this is still, or again, the state at `position`, as before the chunk.
+  [[nodiscard]] virtual bool is_whole_at(std::int64_t /*position*/) const { return false; }
 
  protected:
   SessionState() = default;
@@ -58,6 +61,17 @@ class SessionState {
   SessionState& operator=(const SessionState&) = default;
 
   std::int64_t position_ = 0;
+};
+
+// How a device picks a token by itself: Sampling without what needs the output so far or a list.
+struct DeviceChoice {
+  double temperature = 0.0;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  std::uint64_t seed = 0;
+  std::int64_t candidates = 0;
+  friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
 };
 
 // One chunk at a time: begin_chunk, every layer's mixer and MoE block in order, then head or score.
@@ -80,6 +94,19 @@ class Backend {
   // For rows 0.. of the chunk: the log-probability of targets[row] and the most probable token.
   virtual void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
                      std::span<std::int32_t> argmax) = 0;
+
+  // Generation on a device that picks tokens itself and runs ahead of the host; only where picks_tokens().
+  [[nodiscard]] virtual bool picks_tokens() const { return false; }
+  // Starts to compute `token` on top of the state; what was started before for another token is given up.
+  virtual void begin_step(SessionState& /*state*/, std::int32_t /*token*/,
+                          const std::optional<DeviceChoice>& /*choice*/) {}
+  // Computes `token` as a chunk of one row would, and advances the state. Returns the token that the device picked by
+  // `choice`; the step of that token has been started. Nothing when it did not pick: then the caller does.
+  virtual std::optional<std::int32_t> step(SessionState& /*state*/, std::int32_t /*token*/,
+                                           const std::optional<DeviceChoice>& /*choice*/,
+                                           std::span<float> /*logits*/) {
+    return std::nullopt;
+  }
 };
 
 }  // namespace lily

@@ -7,19 +7,27 @@
 #include <utility>
 
 #include "cpu/backend.h"
+#include "device/open.h"
 #include "engine/error.h"
+#include "gpu/gpu_backend.h"
 
 namespace lily {
 
 Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions options)
+    : Model(std::move(config), source, options, options.backend == "cpu" ? nullptr : device::open(options.backend)) {}
+
+Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions options,
+             std::shared_ptr<device::Device> device)
     : config_(std::move(config)),
       options_(std::move(options)),
       weights_(ModelWeights::bind(config_, source)),
       process_id_(::getpid()) {
-  if (options_.backend != "cpu") {
-    throw Error(ErrorKind::backend,
-                "backend \"" + options_.backend + "\" is not part of this build; available: \"cpu\"");
-  }
+  resolve_context();
+  backend_ = device == nullptr ? cpu::make_backend(config_, weights_, options_)
+                               : gpu::make_backend(std::move(device), config_, weights_, options_);
+}
+
+void Model::resolve_context() {
   if (options_.max_context == 0) options_.max_context = config_.max_position_embeddings;
   if (options_.max_context < 1 || options_.max_context > config_.max_position_embeddings) {
     throw Error(ErrorKind::config, "max_context must be between 1 and the model's max_position_embeddings, " +
@@ -27,7 +35,6 @@ Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions o
                                        std::to_string(options_.max_context));
   }
   if (options_.prefill_chunk < 0) throw Error(ErrorKind::config, "prefill_chunk must be at least 1 (0: default)");
-  backend_ = cpu::make_backend(config_, weights_, options_);
 }
 
 void Model::require_same_process() const {

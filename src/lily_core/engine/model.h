@@ -6,10 +6,12 @@
 #include <mutex>
 #include <string>
 
+#include "device/device.h"
 #include "engine/backend.h"
 #include "engine/config.h"
 #include "engine/sources.h"
 #include "engine/weights.h"
+#include "gpu/options.h"
 
 namespace lily {
 
@@ -19,13 +21,17 @@ struct EngineOptions {
   std::int64_t prefill_chunk = 0;         // tokens; 0: the backend's choice
   std::int64_t max_context = 0;           // tokens; 0: the config's max_position_embeddings
   std::string cpu_isa;                    // empty: LILY_CPU_ISA or the best the processor has
-  std::string kv_cache_type = "float16";  // "float16" or "bfloat16"
+  std::string kv_cache_type = "float16";  // of the CPU backend: "float16" or "bfloat16"
+  gpu::Options gpu;                       // of the other backends
 };
 
 class Model {
  public:
   // Maps the checkpoint and prepares the backend; reads no weight but the small vectors.
   Model(ModelConfig config, const CheckpointSource& source, EngineOptions options);
+  // On a device that the caller has opened; options.backend is only a name.
+  Model(ModelConfig config, const CheckpointSource& source, EngineOptions options,
+        std::shared_ptr<device::Device> device);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }  // with every 0 and "" resolved
@@ -36,6 +42,8 @@ class Model {
   void require_same_process() const;
 
  private:
+  void resolve_context();
+
   ModelConfig config_;
   EngineOptions options_;
   ModelWeights weights_;

@@ -12,6 +12,18 @@ namespace lily {
 
 namespace {
 
+// How a device can pick the token that the request asks for, if it can.
+std::optional<DeviceChoice> device_choice(const TokenRequest& request, std::int64_t candidates) {
+  const Sampling& sampling = request.sampling;
+  if (sampling.penalizes() || !sampling.logit_bias.empty() || !request.mask.empty()) return std::nullopt;
+  return DeviceChoice{.temperature = sampling.temperature,
+                      .top_k = sampling.top_k,
+                      .top_p = sampling.top_p,
+                      .min_p = sampling.min_p,
+                      .seed = request.seed,
+                      .candidates = candidates};
+}
+
 [[noreturn]] void refuse_second_caller() {
   throw Error(
       ErrorKind::busy,
@@ -95,22 +107,30 @@ void Session::between_chunks(std::int64_t done, std::int64_t total, const Progre
   }
 }
 
-void Session::run_chunk(std::span<const std::int32_t> chunk, bool final_chunk) {
-  Backend& backend = model_->backend();
-  const auto rows = static_cast<std::int64_t>(chunk.size());
+// Adds a chunk to the sequence by compute(), under the model's lock; without it when that throws.
+template <class Compute>
+void Session::extend(std::span<const std::int32_t> chunk, bool with_logits, Compute&& compute) {
   const std::size_t before = tokens_.size();
   tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
   logits_valid_ = false;
   try {
     const std::lock_guard lock(model_->compute_mutex());
-    run_layers(model_->config(), backend, *state_, chunk, final_chunk ? rows - 1 : rows);
-    if (final_chunk) backend.head(rows - 1, writable_logits());
+    compute();
   } catch (...) {
-    state_lost_ = true;
     tokens_.resize(before);
+    state_lost_ = !state_->is_whole_at(static_cast<std::int64_t>(before));
     throw;
   }
-  logits_valid_ = final_chunk;
+  logits_valid_ = with_logits;
+}
+
+void Session::run_chunk(std::span<const std::int32_t> chunk, bool final_chunk) {
+  const auto rows = static_cast<std::int64_t>(chunk.size());
+  extend(chunk, final_chunk, [&] {
+    Backend& backend = model_->backend();
+    run_layers(model_->config(), backend, *state_, chunk, final_chunk ? rows - 1 : rows);
+    if (final_chunk) backend.head(rows - 1, writable_logits());
+  });
 }
 
 void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
@@ -128,6 +148,16 @@ void Session::compute_pending() {
   if (!pending_) return;
   run_chunk(std::span(&*pending_, 1), true);
   pending_.reset();
+}
+
+// Computes the pending token on a device that picks the next one; returns that, if it did.
+std::optional<std::int32_t> Session::step_pending(const std::optional<DeviceChoice>& choice) {
+  std::optional<std::int32_t> picked;
+  const std::int32_t token = *pending_;
+  extend(std::span(&token, 1), true,
+         [&] { picked = model_->backend().step(*state_, token, choice, writable_logits()); });
+  pending_.reset();
+  return picked;
 }
 
 Logits Session::prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
@@ -149,6 +179,16 @@ std::uint64_t Session::begin_generation() {
   return revision_;
 }
 
+std::int32_t Session::sample(const TokenRequest& request, std::span<const float> logits) {
+  const auto output_begin = std::min(static_cast<std::size_t>(request.output_begin), tokens_.size());
+  return sampler_.sample({.logits = logits,
+                          .seed = request.seed,
+                          .position = static_cast<std::uint64_t>(state_->position()),
+                          .output = std::span<const std::int32_t>(tokens_).subspan(output_begin),
+                          .mask = request.mask},
+                         request.sampling);
+}
+
 TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expected_revision) {
   const Entry entry(*this);
   request.sampling.validate();
@@ -156,26 +196,30 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   if (revision_ != expected_revision) {
     throw Error(ErrorKind::invalid_argument, "the session was changed while a generation was in use; start it again");
   }
-  if (!logits_valid_) {
+  if (!logits_valid_ && !pending_) {
     throw Error(ErrorKind::invalid_argument, "there are no logits to sample from; call prefill() or decode() first");
   }
   check_room(1);
   between_chunks(0, 1, {});
-  compute_pending();
-  const auto count =
-      static_cast<std::size_t>(std::clamp<std::int64_t>(request.candidates, 1, model_->config().vocab_size));
-  const std::span<const float> logits = std::span<const float>(*logits_).first(count);
-  const auto output_begin = std::min(static_cast<std::size_t>(request.output_begin), tokens_.size());
+  const std::int64_t candidates = std::clamp<std::int64_t>(request.candidates, 1, model_->config().vocab_size);
+  const bool on_device = model_->backend().picks_tokens();
+  const std::optional<DeviceChoice> how = on_device ? device_choice(request, candidates) : std::nullopt;
+  std::optional<std::int32_t> picked;
+  if (on_device && pending_) {
+    picked = step_pending(how);
+  } else {
+    compute_pending();
+  }
+  const std::span<const float> logits = std::span<const float>(*logits_).first(static_cast<std::size_t>(candidates));
   TokenChoice choice;
-  choice.token = sampler_.sample({.logits = logits,
-                                  .seed = request.seed,
-                                  .position = static_cast<std::uint64_t>(state_->position()),
-                                  .output = std::span<const std::int32_t>(tokens_).subspan(output_begin),
-                                  .mask = request.mask},
-                                 request.sampling);
+  choice.token = picked ? *picked : sample(request, logits);
   if (request.logprobs) choice.logprobs = logprobs_of(logits, choice.token, *request.logprobs);
   choice.stops = std::find(request.stops.begin(), request.stops.end(), choice.token) != request.stops.end();
   if (choice.stops) return choice;
+  if (on_device && !picked) {  // let the device compute while the caller looks at the token
+    const std::lock_guard lock(model_->compute_mutex());
+    model_->backend().begin_step(*state_, choice.token, how);
+  }
   pending_ = choice.token;
   ++revision_;
   return choice;

@@ -45,8 +45,8 @@ struct TokenChoice {
 // One caller at a time: a second thread gets Error(busy), and the session is unchanged. Distinct sessions of a model
 // may be used from distinct threads; their chunks take turns.
 //
-// A call that fails inside a chunk (out of memory) loses the state, which cannot be rewound: further calls are refused
-// until reset(). Every other failure leaves the sequence as it was, or longer by whole chunks.
+// A call that fails inside a chunk (out of memory) may lose the state, which cannot be rewound: further calls are then
+// refused until reset(). Every other failure leaves the sequence as it was, or longer by whole chunks.
 class Session {
  public:
   explicit Session(std::shared_ptr<Model> model);
@@ -88,9 +88,13 @@ class Session {
   void check_usable() const;
   void check_room(std::int64_t count) const;
   void compute_pending();
+  [[nodiscard]] std::optional<std::int32_t> step_pending(const std::optional<DeviceChoice>& choice);
   void run(std::span<const std::int32_t> ids, const ProgressCallback& progress);
   void run_chunk(std::span<const std::int32_t> chunk, bool final_chunk);
+  template <class Compute>
+  void extend(std::span<const std::int32_t> chunk, bool with_logits, Compute&& compute);
   void between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const;
+  [[nodiscard]] std::int32_t sample(const TokenRequest& request, std::span<const float> logits);
   std::vector<float>& writable_logits();
 
   std::shared_ptr<Model> model_;

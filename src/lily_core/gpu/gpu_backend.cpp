@@ -1,0 +1,240 @@
+// gpu/gpu_backend.cpp -- prompt chunks and scoring: encode, plan, submit, wait.
+#include "gpu/gpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "engine/error.h"
+#include "engine/sampler.h"
+#include "gpu/prefill_pass.h"
+
+namespace lily::gpu {
+namespace {
+
+constexpr std::int64_t kDefaultChunk = 2048;
+constexpr std::int64_t kFirstChunk = 512;  // until a chunk has been timed, where time matters
+constexpr std::int64_t kSmallestChunk = 64;
+constexpr double kPassSeconds = 0.5;  // systems end work of several seconds, and stutter before that
+constexpr std::size_t kScoreRows = 32;
+
+std::vector<HostRegion> regions_of(const ModelWeights& weights) {
+  std::vector<HostRegion> regions;
+  for (const MappedFile& file : weights.files) {
+    regions.push_back({file.bytes(0, file.size()), file.size(), file.path()});
+  }
+  return regions;
+}
+
+void grow(device::Device& device, std::shared_ptr<device::Buffer>& buffer, std::uint64_t bytes, const char* label) {
+  if (buffer != nullptr && buffer->size() >= bytes) return;
+  buffer.reset();
+  buffer = device.allocate(bytes, device::BufferStorage::shared, label);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(std::shared_ptr<device::Device> device, const ModelConfig& config,
+                                      const ModelWeights& weights, EngineOptions& options) {
+  options.gpu.validate();
+  if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
+  options.prefill_chunk = std::min(options.prefill_chunk, options.max_context);
+  options.threads = 1;
+  options.cpu_isa = "none";
+  options.kv_cache_type = "bfloat16";
+  // The simulator's seconds say nothing about a device's.
+  if (options.gpu.pass_seconds == 0.0) {
+    options.gpu.pass_seconds = device->name().find("sim") == std::string::npos ? kPassSeconds : 1e9;
+  }
+  return std::make_unique<GpuBackend>(std::move(device), config, weights, options);
+}
+
+GpuBackend::GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig& config, const ModelWeights& weights,
+                       const EngineOptions& options)
+    : device_(std::move(device)),
+      config_(config),
+      options_(options.gpu),
+      max_context_(options.max_context),
+      weights_(*device_, config, weights, regions_of(weights)),
+      arena_(*device_),
+      most_chunk_rows_(options.prefill_chunk),
+      pass_seconds_(options.gpu.pass_seconds),
+      chunk_rows_(pass_seconds_ < 1e8 ? std::min(kFirstChunk, options.prefill_chunk) : options.prefill_chunk) {}
+
+std::unique_ptr<SessionState> GpuBackend::create_state() const {
+  return std::make_unique<GpuSessionState>(device_, config_, max_context_);
+}
+
+std::size_t GpuBackend::scratch_bytes() const {
+  std::size_t total = 0;
+  for (const auto& buffer : {arena_.buffer(), ids_, score_rows_, score_logits_}) {
+    if (buffer != nullptr) total += buffer->size();
+  }
+  return total;
+}
+
+void GpuBackend::begin_chunk(std::span<const std::int32_t> ids) {
+  chunk_ = {};
+  chunk_.ids.assign(ids.begin(), ids.end());
+}
+
+void GpuBackend::note_block(SessionState& state, std::int64_t first_needed_row) {
+  if (chunk_.state == nullptr) {
+    chunk_.state = &static_cast<GpuSessionState&>(state);
+    chunk_.begin = state.position();
+  }
+  chunk_.first_needed_row = first_needed_row;
+}
+
+void GpuBackend::gdn_block(std::int64_t /*layer*/, SessionState& state, std::int64_t first_needed_row) {
+  note_block(state, first_needed_row);
+}
+
+void GpuBackend::attention_block(std::int64_t /*layer*/, SessionState& state, std::int64_t first_needed_row) {
+  note_block(state, first_needed_row);
+}
+
+void GpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
+  const bool last = layer + 1 == config_.num_hidden_layers();
+  if (last && first_needed_row == static_cast<std::int64_t>(chunk_.ids.size())) {
+    run_prefill(ChunkEnd::nothing);
+    chunk_.state->set_position(chunk_.begin);  // the caller advances it
+  }
+}
+
+void GpuBackend::head(std::int64_t row, std::span<float> logits) {
+  GpuSessionState& state = *chunk_.state;
+  if (row + 1 != static_cast<std::int64_t>(chunk_.ids.size()) || row < chunk_.first_needed_row) {
+    throw Error(ErrorKind::backend, "the GPU engine computes the logits of a chunk's last row only");
+  }
+  if (chunk_.ids.size() == 1) {
+    state.set_position(chunk_.begin);
+    static_cast<void>(step(state, chunk_.ids.front(), std::nullopt, logits));
+    return;
+  }
+  run_prefill(ChunkEnd::logits);
+  const auto computed = state.logits_slot(state.current());
+  std::copy(computed.begin(), computed.end(), logits.begin());
+}
+
+const HostRouting* GpuBackend::host_routing(std::uint32_t rows) {
+  if (options_.route_on_device) return nullptr;
+  if (host_routing_rows_ < rows) {
+    host_routing_ = std::make_unique<HostRouting>(*device_, rows, config_);
+    host_routing_rows_ = rows;
+  }
+  return host_routing_.get();
+}
+
+// The last row's logits, or all rows normalised for the head.
+void GpuBackend::encode_end(Encoder& encoder, const StateViews& views, const View& hidden, ChunkEnd end) {
+  const auto size = static_cast<std::uint32_t>(config_.hidden_size);
+  if (end == ChunkEnd::logits) {
+    const std::uint64_t row_bytes = 4ULL * size;
+    encode_head(encoder, weights_, hidden.part(hidden.size - row_bytes, row_bytes), views.logits);
+  } else if (end == ChunkEnd::scores) {
+    const auto rows = static_cast<std::uint32_t>(chunk_.ids.size());
+    grow(*device_, score_rows_, 2ULL * size * rows, "rows to score");
+    encoder.rms_norm(hidden, weights_.norm, rows, size, whole(*score_rows_).part(0, 2ULL * size * rows));
+  }
+}
+
+void GpuBackend::run_prefill(ChunkEnd end) {
+  GpuSessionState& state = *chunk_.state;
+  const auto rows = static_cast<std::int64_t>(chunk_.ids.size());
+  state.set_position(chunk_.begin);
+  state.abandon_steps();
+  state.wait_for_abandoned();
+  const std::uint32_t index = state.current();
+  move_caches(state.prepare(chunk_.begin, chunk_.begin + rows, index));
+  state.write_slots(index, 0, chunk_.begin, chunk_.begin + chunk_.first_needed_row);
+  grow(*device_, ids_, 4ULL * chunk_.ids.size(), "prompt ids");
+  std::memcpy(ids_->contents(), chunk_.ids.data(), 4 * chunk_.ids.size());
+
+  Pass pass;
+  Encoder encoder(*device_, pass, options_, static_cast<float>(config_.rms_norm_eps));
+  const StateViews views = state.views(index, chunk_.begin);
+  const View hidden = encode_prefill(encoder, config_, weights_, views,
+                                     {.ids = whole(*ids_).part(0, 4ULL * chunk_.ids.size()),
+                                      .rows = static_cast<std::uint32_t>(rows),
+                                      .first_needed_row = static_cast<std::uint32_t>(chunk_.first_needed_row),
+                                      .host = host_routing(static_cast<std::uint32_t>(rows))});
+  encode_end(encoder, views, hidden, end);
+  const PlannedPass planned = plan_pass(pass, arena_, options_.concurrent_stages);
+  counters_.prefill = planned.report;
+  const double seconds = run(planned);
+  counters_.prefill_seconds += seconds;
+  adapt_chunk(rows, seconds);
+  state.commit(index, chunk_.begin + rows);
+}
+
+// A prompt's next chunk takes the rows that fit the time of a pass, at most twice as many as this one.
+void GpuBackend::adapt_chunk(std::int64_t rows, double seconds) {
+  if (pass_seconds_ >= 1e8 || rows < kSmallestChunk || seconds <= 0.0) return;
+  const double fitting = static_cast<double>(rows) * pass_seconds_ / seconds;
+  const double most = static_cast<double>(measured_ ? 2 * rows : most_chunk_rows_);
+  const auto wanted = static_cast<std::int64_t>(std::min({fitting, most, static_cast<double>(most_chunk_rows_)}));
+  const std::int64_t smallest = std::min(kSmallestChunk, most_chunk_rows_);
+  chunk_rows_.store(std::max(wanted / kSmallestChunk * kSmallestChunk, smallest), std::memory_order_relaxed);
+  measured_ = true;
+}
+
+void GpuBackend::score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
+                       std::span<std::int32_t> argmax) {
+  run_prefill(ChunkEnd::scores);
+  grow(*device_, score_logits_, 4ULL * kScoreRows * static_cast<std::uint64_t>(config_.vocab_size), "score logits");
+  for (std::size_t first = 0; first < targets.size(); first += kScoreRows) {
+    const std::size_t count = std::min(kScoreRows, targets.size() - first);
+    score_block(first, targets.subspan(first, count), log_probabilities.subspan(first, count),
+                argmax.subspan(first, count));
+  }
+}
+
+void GpuBackend::score_block(std::size_t first, std::span<const std::int32_t> targets,
+                             std::span<float> log_probabilities, std::span<std::int32_t> argmax) {
+  const auto vocab = static_cast<std::size_t>(config_.vocab_size);
+  const std::uint64_t row_bytes = 2 * static_cast<std::uint64_t>(config_.hidden_size);
+  Pass pass;
+  Encoder encoder(*device_, pass, options_, static_cast<float>(config_.rms_norm_eps));
+  encoder.gemm(weights_.lm_head, whole(*score_rows_).part(first * row_bytes, targets.size() * row_bytes),
+               static_cast<std::uint32_t>(targets.size()), whole(*score_logits_).part(0, 4ULL * vocab * targets.size()),
+               args::kStoreFloat);
+  run(plan_pass(pass, arena_, options_.concurrent_stages));
+  const auto* all = reinterpret_cast<const float*>(score_logits_->contents());
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    const std::span<const float> logits(all + row * vocab, vocab);
+    argmax[row] = lily::argmax(logits);
+    const double maximum = logits[static_cast<std::size_t>(argmax[row])];
+    double sum = 0.0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
+    const double target = logits[static_cast<std::size_t>(targets[row])];
+    log_probabilities[row] = static_cast<float>(target - maximum - std::log(sum));
+  }
+}
+
+void GpuBackend::move_caches(const CacheMove& move) {
+  if (move.copies.empty()) return;
+  Pass pass;
+  Encoder encoder(*device_, pass, options_, 0.0F);
+  for (const CacheCopy& copy : move.copies) encoder.copy_words(copy.from, copy.to);
+  run(plan_pass(pass, arena_, options_.concurrent_stages));
+}
+
+double GpuBackend::run(const PlannedPass& pass) {
+  double seconds = 0.0;
+  for (const Submission& submission : pass.submissions) {
+    const device::PassResult result = device_->submit(submission.stages)->wait();
+    ++counters_.submissions;
+    ++counters_.waits;
+    if (!result.error.empty()) {
+      throw Error(ErrorKind::backend, "the " + device_->name() + " device could not complete a pass: " + result.error);
+    }
+    seconds += result.gpu_seconds;
+    if (submission.then) submission.then();
+  }
+  return seconds;
+}
+
+}  // namespace lily::gpu

@@ -1,0 +1,113 @@
+// gpu/gpu_backend.h -- the model on a device: one planned pass for a prompt chunk, one for a decode step.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/backend.h"
+#include "engine/config.h"
+#include "engine/model.h"
+#include "gpu/arena.h"
+#include "gpu/options.h"
+#include "gpu/planner.h"
+#include "gpu/row_groups.h"
+#include "gpu/session_state.h"
+#include "gpu/weights.h"
+
+namespace lily::gpu {
+
+// Resolves the 0 and "" of options that concern the GPU. config and weights must outlive the backend.
+[[nodiscard]] std::unique_ptr<Backend> make_backend(std::shared_ptr<device::Device> device, const ModelConfig& config,
+                                                    const ModelWeights& weights, EngineOptions& options);
+
+// What the passes so far came to.
+struct BackendCounters {
+  std::uint64_t submissions = 0;
+  std::uint64_t waits = 0;
+  double prefill_seconds = 0.0;  // on the device
+  double decode_seconds = 0.0;
+  PassReport prefill;  // of the latest chunk
+  PassReport decode;   // of the latest step
+};
+
+// A chunk is one pass, so the block calls only note what belongs to it: head(), score() or the last block of a chunk
+// of which nothing is needed encodes and runs it.
+class GpuBackend final : public Backend {
+ public:
+  GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig& config, const ModelWeights& weights,
+             const EngineOptions& options);
+
+  [[nodiscard]] std::unique_ptr<SessionState> create_state() const override;
+  [[nodiscard]] std::size_t scratch_bytes() const override;
+  [[nodiscard]] std::int64_t max_chunk_rows() const override { return chunk_rows_.load(std::memory_order_relaxed); }
+  void begin_chunk(std::span<const std::int32_t> ids) override;
+  void gdn_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) override;
+  void attention_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) override;
+  void moe_block(std::int64_t layer, std::int64_t first_needed_row) override;
+  void head(std::int64_t row, std::span<float> logits) override;
+  void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
+             std::span<std::int32_t> argmax) override;
+  [[nodiscard]] bool picks_tokens() const override { return options_.token_handoff; }
+  void begin_step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice) override;
+  std::optional<std::int32_t> step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice,
+                                   std::span<float> logits) override;
+
+  [[nodiscard]] const CopiedWeights& copied_weights() const { return weights_.copied(); }
+  [[nodiscard]] const BackendCounters& counters() const { return counters_; }
+  [[nodiscard]] device::Device& device() { return *device_; }
+
+ private:
+  // The chunk that is being put together.
+  struct Chunk {
+    std::vector<std::int32_t> ids;
+    GpuSessionState* state = nullptr;
+    std::int64_t begin = 0;  // position of its first row
+    std::int64_t first_needed_row = 0;
+  };
+
+  enum class ChunkEnd : std::uint8_t { nothing, logits, scores };
+  void note_block(SessionState& state, std::int64_t first_needed_row);
+  void run_prefill(ChunkEnd end);
+  void encode_end(Encoder& encoder, const StateViews& views, const View& hidden, ChunkEnd end);
+  void score_block(std::size_t first, std::span<const std::int32_t> targets, std::span<float> log_probabilities,
+                   std::span<std::int32_t> argmax);
+  [[nodiscard]] const HostRouting* host_routing(std::uint32_t rows);
+  void adapt_chunk(std::int64_t rows, double seconds);
+
+  void submit_step(GpuSessionState& state, std::optional<std::int32_t> token, std::uint32_t index,
+                   std::int64_t position, const std::optional<DeviceChoice>& choice);
+  [[nodiscard]] std::shared_ptr<const PlannedPass> plan_step(GpuSessionState& state, std::uint32_t index,
+                                                             std::int64_t position,
+                                                             const std::optional<DeviceChoice>& choice);
+  void finish_step(GpuSessionState& state);
+  void move_caches(const CacheMove& move);
+  // Submits, waits and does the host's work; returns the seconds on the device. Throws Error(backend).
+  double run(const PlannedPass& pass);
+
+  std::shared_ptr<device::Device> device_;
+  const ModelConfig& config_;
+  Options options_;
+  std::int64_t max_context_;
+  DeviceWeights weights_;
+  Arena arena_;
+  Chunk chunk_;
+  BackendCounters counters_;
+
+  // The chunk size that keeps a pass within its time.
+  std::int64_t most_chunk_rows_;
+  double pass_seconds_;
+  bool measured_ = false;
+  std::atomic<std::int64_t> chunk_rows_;
+
+  std::shared_ptr<device::Buffer> ids_;           // int [rows]
+  std::shared_ptr<device::Buffer> score_rows_;    // bf16 [rows, hidden_size], normalised
+  std::shared_ptr<device::Buffer> score_logits_;  // f32 [kScoreRows, vocab_size]
+  std::unique_ptr<HostRouting> host_routing_;
+  std::uint32_t host_routing_rows_ = 0;
+};
+
+}  // namespace lily::gpu

@@ -1,0 +1,77 @@
+// gpu/null_device.cpp -- buffers without memory, pipelines without code, passes that are done at once.
+#include "gpu/null_device.h"
+
+#include <utility>
+
+namespace lily::gpu {
+namespace {
+
+class NullBuffer final : public device::Buffer {
+ public:
+  NullBuffer(std::uint64_t size, device::BufferStorage storage, std::string label,
+             std::shared_ptr<std::atomic<std::uint64_t>> allocated)
+      : size_(size), storage_(storage), label_(std::move(label)), allocated_(std::move(allocated)) {
+    *allocated_ += size_;
+  }
+  ~NullBuffer() override { *allocated_ -= size_; }
+  NullBuffer(const NullBuffer&) = delete;
+  NullBuffer& operator=(const NullBuffer&) = delete;
+
+  [[nodiscard]] std::uint64_t size() const override { return size_; }
+  [[nodiscard]] std::byte* contents() override {
+    if (storage_ == device::BufferStorage::private_) return nullptr;
+    if (memory_.empty()) memory_.resize(size_);
+    return memory_.data();
+  }
+  [[nodiscard]] const std::string& label() const override { return label_; }
+
+ private:
+  std::uint64_t size_;
+  device::BufferStorage storage_;
+  std::string label_;
+  std::shared_ptr<std::atomic<std::uint64_t>> allocated_;
+  std::vector<std::byte> memory_;
+};
+
+class NullPipeline final : public device::Pipeline {
+ public:
+  explicit NullPipeline(std::string name) : name_(std::move(name)) {}
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::uint32_t max_threads_per_threadgroup() const override { return 1024; }
+  [[nodiscard]] std::span<const device::SlotUse> slots() const override { return {}; }
+
+ private:
+  std::string name_;
+};
+
+class NullTicket final : public device::Ticket {
+ public:
+  [[nodiscard]] bool done() override { return true; }
+  device::PassResult wait() override { return {}; }
+};
+
+}  // namespace
+
+std::shared_ptr<device::Buffer> NullDevice::allocate(std::uint64_t size, device::BufferStorage storage,
+                                                     std::string label) {
+  return std::make_shared<NullBuffer>(size, storage, std::move(label), allocated_);
+}
+
+std::shared_ptr<device::Buffer> NullDevice::wrap(const std::byte* /*data*/, std::uint64_t size, std::string label) {
+  auto uncounted = std::make_shared<std::atomic<std::uint64_t>>(0);
+  return std::make_shared<NullBuffer>(size, device::BufferStorage::private_, std::move(label), std::move(uncounted));
+}
+
+const device::Pipeline& NullDevice::pipeline(const std::string& kernel,
+                                             std::span<const device::FunctionConstant> /*constants*/) {
+  const std::lock_guard lock(mutex_);
+  auto& found = pipelines_[kernel];
+  if (found == nullptr) found = std::make_unique<NullPipeline>(kernel);
+  return *found;
+}
+
+std::unique_ptr<device::Ticket> NullDevice::submit(std::span<const device::Stage> /*stages*/) {
+  return std::make_unique<NullTicket>();
+}
+
+}  // namespace lily::gpu

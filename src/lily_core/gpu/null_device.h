@@ -1,0 +1,35 @@
+// gpu/null_device.h -- a device that computes nothing: passes can be planned and counted where there is no GPU.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace lily::gpu {
+
+class NullDevice final : public device::Device {
+ public:
+  [[nodiscard]] std::string name() const override { return "null"; }
+  // Memory is reserved when contents() is first called.
+  [[nodiscard]] std::shared_ptr<device::Buffer> allocate(std::uint64_t size, device::BufferStorage storage,
+                                                         std::string label) override;
+  [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size,
+                                                     std::string label) override;
+  // Any name is a kernel.
+  [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
+                                                 std::span<const device::FunctionConstant> constants) override;
+  [[nodiscard]] std::unique_ptr<device::Ticket> submit(std::span<const device::Stage> stages) override;
+  [[nodiscard]] std::uint64_t allocated_bytes() const override { return *allocated_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<device::Pipeline>> pipelines_;
+  std::shared_ptr<std::atomic<std::uint64_t>> allocated_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+};
+
+}  // namespace lily::gpu

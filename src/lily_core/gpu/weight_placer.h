@@ -1,0 +1,58 @@
+// gpu/weight_placer.h -- finds a place on the device for every weight: in a wrapped file, or copied into an arena.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu/weights.h"
+
+namespace lily::gpu {
+
+// Goes over all weights twice in the same order: first to measure what must be copied, then, with the arenas
+// allocated, to copy it.
+class WeightPlacer {
+ public:
+  WeightPlacer(device::Device& device, std::span<const HostRegion> regions);
+
+  [[nodiscard]] DeviceMatrix matrix(const std::string& name, const Matrix& matrix);
+  [[nodiscard]] ExpertMatrices experts(const std::string& name, const std::vector<Matrix>& matrices);
+  // Values that the host has made.
+  [[nodiscard]] View values(std::span<const std::byte> bytes);
+  [[nodiscard]] View vector(const std::vector<float>& values) { return this->values(std::as_bytes(std::span(values))); }
+
+  // Ends the measuring: allocates and lets the second round begin.
+  void begin_placing();
+  [[nodiscard]] const CopiedWeights& copied() const { return copied_; }
+  [[nodiscard]] std::vector<std::shared_ptr<device::Buffer>> take_buffers();
+
+ private:
+  // A room in an arena; its memory is null while measuring.
+  struct Room {
+    View view;
+    std::byte* memory = nullptr;
+  };
+  [[nodiscard]] Room make_room(std::uint64_t bytes, bool is_copy);
+  // `count` blocks of `bytes` at equal distances, where they lie if their addresses suit, or else copied.
+  struct Blocks {
+    View view;
+    std::uint64_t stride = 0;  // bytes
+  };
+  [[nodiscard]] Blocks place_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
+                                    std::uint64_t alignment);
+  [[nodiscard]] Blocks place_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count, ElementType type);
+
+  device::Device& device_;
+  std::vector<HostRegion> regions_;
+  std::vector<std::shared_ptr<device::Buffer>> region_buffers_;  // null until something is used in place
+  bool placing_ = false;
+  std::vector<std::uint64_t> arena_sizes_;
+  std::vector<std::shared_ptr<device::Buffer>> arenas_;
+  std::size_t arena_ = 0;
+  std::uint64_t used_ = 0;
+  CopiedWeights copied_;
+};
+
+}  // namespace lily::gpu
