@@ -65,7 +65,7 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
         "bandwidth_bytes_per_second": {str(n): round(rate) for n, rate in bandwidth.items()},
         "decode_tokens": workload.decode,
         "lily": {name: samples.to_dict() for name, samples in lily.items()},
-        "digests": engine.digests,
+        "digests": {name: digest for name, digest in engine.digests.items() if name in lily},
         "roof": {},
     }
     for context in workload.context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def run_llama_cpp(python: str, mode: str, job: dict[str, Any]) -> dict[str, Any]
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()[-3:]
         hint = "; install llama-cpp-python there" if "No module named" in done.stderr else ""
+        if done.returncode == -signal.SIGILL:
+            hint = "; illegal instruction, perhaps built for another processor: build llama-cpp-python on this machine"
         raise BenchError(f"llama.cpp ({mode}) failed with exit code {done.returncode}{hint}: " + " | ".join(lines))
     try:
         result: dict[str, Any] = json.loads(done.stdout)
