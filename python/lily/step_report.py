@@ -144,7 +144,9 @@ def _matrices(config: ModelConfig) -> Iterator[tuple[str, str]]:
         names = [f"mlp.{name}" for name in ("gate", "shared_expert_gate")]
         names += [f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down")]
         if kind is LayerType.linear_attention:
-            names += [f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")]
+            names += [
+                f"linear_attn.{name}" for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
+            ]
         else:
             names += [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")]
         for name in names:

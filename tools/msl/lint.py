@@ -59,9 +59,7 @@ def lint(sources: Sequence[Path], include_directories: Sequence[Path]) -> list[s
 
 def _lint_one(source: Path, clang: str, include_directories: Sequence[Path], folder: Path) -> list[str]:
     try:
-        text, _ = translate(
-            preprocess(source, clang, include_directories, ["LILY_LINT=1"], 310), LintBackend()
-        )
+        text, _ = translate(preprocess(source, clang, include_directories, ["LILY_LINT=1"], 310), LintBackend())
     except SubsetError as error:
         return str(error).splitlines()
     translated = folder / f"{source.stem}.cl"

@@ -45,9 +45,7 @@ def step_report(
     """Count kernels, dependent stages, barriers and bytes of one step of the GPU engine."""
     if config is None:
         raise typer.BadParameter("give the --config of a model")
-    report = plan_step(
-        config, phase=phase.value, context=context, rows=rows, options=Options().without(*(off or ()))
-    )
+    report = plan_step(config, phase=phase.value, context=context, rows=rows, options=Options().without(*(off or ())))
     if as_json:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
     else:

@@ -62,8 +62,8 @@ PlanTuple plan_operations(const std::vector<std::vector<OperandTuple>>& operatio
     gpu::Operation operation;
     operation.pipeline = &pipeline;
     for (const OperandTuple& operand : operands) {
-      operation.operands.push_back(make_operand(operand, static_cast<std::uint32_t>(operation.operands.size()), scratch,
-                                                buffers, device));
+      operation.operands.push_back(
+          make_operand(operand, static_cast<std::uint32_t>(operation.operands.size()), scratch, buffers, device));
     }
     pass.add(std::move(operation));
   }
@@ -164,6 +164,7 @@ void bind_gpu(nb::module_& module) {
   bind_reports(part);
   bind_models(part);
   nb::class_<gpu::NullDevice, device::Device>(part, "NullDevice", "A device that computes nothing.").def(nb::init<>());
+  bind_callback_device(part);
   part.def("plan_operations", &plan_operations, "operations"_a, "scratch_sizes"_a, "concurrent"_a);
   part.def("available_devices", &device::available_devices);
 }

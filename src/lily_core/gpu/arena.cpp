@@ -1,4 +1,5 @@
-// gpu/arena.cpp -- lifetimes of scratch memory in stages, and their placement: largest first, at the lowest free offset.
+// gpu/arena.cpp -- lifetimes of scratch memory in stages, and their placement: largest first, at the lowest free
+// offset.
 #include "gpu/arena.h"
 
 #include <algorithm>
@@ -56,9 +57,10 @@ ScratchLayout layout_scratch(const Pass& pass, std::span<const std::uint32_t> st
     layout.offsets[piece] = offset;
     layout.bytes = std::max(layout.bytes, offset + rounded(piece));
     layout.bytes_unshared += rounded(piece);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [&](std::uint64_t value, std::uint32_t other) { return value < layout.offsets[other]; }),
-                  piece);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), offset,
+                         [&](std::uint64_t value, std::uint32_t other) { return value < layout.offsets[other]; }),
+        piece);
   }
   return layout;
 }

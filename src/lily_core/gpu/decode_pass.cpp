@@ -110,11 +110,11 @@ void DecodeEncoder::gdn_layer(std::size_t layer) {
 
   const View mixed = encoder_.halves(value_size);
   if (options_.fuse_recurrent_norm) {
-    encoder_.launch("gdn_step", {constant(args::kKeyDimIndex, arguments.key_dim)},
-                    {reads(0, query), reads(1, key), reads(2, value), reads(3, decay), reads(4, beta),
-                     reads(5, state.state), writes(6, state.next_state), reads(7, z), reads(8, gdn.norm),
-                     writes(9, mixed)},
-                    10, arguments, {heads, 1, 1}, args::kStepThreads);
+    encoder_.launch(
+        "gdn_step", {constant(args::kKeyDimIndex, arguments.key_dim)},
+        {reads(0, query), reads(1, key), reads(2, value), reads(3, decay), reads(4, beta), reads(5, state.state),
+         writes(6, state.next_state), reads(7, z), reads(8, gdn.norm), writes(9, mixed)},
+        10, arguments, {heads, 1, 1}, args::kStepThreads);
   } else {
     const View read = encoder_.floats(value_size);
     encoder_.launch("gdn_scan", {constant(args::kKeyDimIndex, arguments.key_dim)},
@@ -203,18 +203,18 @@ void DecodeEncoder::expert_gemv(const ExpertMatrices& experts, const View& x, co
   operands.push_back(norm != nullptr ? reads(4, *norm) : unused(4, operands.back()));
   operands.push_back(reads(5, chosen));
   operands.push_back(writes(6, out));
-  encoder_.launch("expert_gemv",
-                  {constant(args::kBitsIndex, matrix.format.bits),
-                   constant(args::kGroupSizeIndex, matrix.format.group_size),
-                   constant(args::kNormInputIndex, norm != nullptr ? 1 : 0)},
-                  std::move(operands), 7,
-                  args::ExpertGemvArgs{.rows = matrix.rows,
-                                       .columns = matrix.columns,
-                                       .experts_per_token = count,
-                                       .eps = encoder_.eps(),
-                                       .expert_words = experts.expert_words,
-                                       .expert_scales = experts.expert_scales},
-                  {divide_up(matrix.rows, args::kGemvRows), count, 1}, args::kGemvThreads);
+  encoder_.launch(
+      "expert_gemv",
+      {constant(args::kBitsIndex, matrix.format.bits), constant(args::kGroupSizeIndex, matrix.format.group_size),
+       constant(args::kNormInputIndex, norm != nullptr ? 1 : 0)},
+      std::move(operands), 7,
+      args::ExpertGemvArgs{.rows = matrix.rows,
+                           .columns = matrix.columns,
+                           .experts_per_token = count,
+                           .eps = encoder_.eps(),
+                           .expert_words = experts.expert_words,
+                           .expert_scales = experts.expert_scales},
+      {divide_up(matrix.rows, args::kGemvRows), count, 1}, args::kGemvThreads);
 }
 
 // Whether one launch can read both stacks: the same formats and distances.
@@ -255,18 +255,17 @@ void DecodeEncoder::expert_inputs(const DeviceLayerWeights& layer, const View& c
   add_matrix(operands, 9, layer.shared_up_proj);
   operands.insert(operands.end(), {reads(12, hidden_), reads(13, layer.post_attention_layernorm), reads(14, chosen),
                                    writes(15, act), writes(16, shared_act)});
-  encoder_.launch("expert_gate_up",
-                  {constant(args::kBitsIndex, format.bits), constant(args::kGroupSizeIndex, format.group_size)},
-                  std::move(operands), 17,
-                  args::ExpertArgs{.hidden_size = narrow(config_.hidden_size),
-                                   .intermediate = intermediate,
-                                   .shared_intermediate = shared_intermediate,
-                                   .experts_per_token = count,
-                                   .eps = encoder_.eps(),
-                                   .expert_words = layer.gate_proj.expert_words,
-                                   .expert_scales = layer.gate_proj.expert_scales},
-                  {divide_up(std::max(intermediate, shared_intermediate), args::kGemvRows), count + 1, 1},
-                  args::kGemvThreads);
+  encoder_.launch(
+      "expert_gate_up", {constant(args::kBitsIndex, format.bits), constant(args::kGroupSizeIndex, format.group_size)},
+      std::move(operands), 17,
+      args::ExpertArgs{.hidden_size = narrow(config_.hidden_size),
+                       .intermediate = intermediate,
+                       .shared_intermediate = shared_intermediate,
+                       .experts_per_token = count,
+                       .eps = encoder_.eps(),
+                       .expert_words = layer.gate_proj.expert_words,
+                       .expert_scales = layer.gate_proj.expert_scales},
+      {divide_up(std::max(intermediate, shared_intermediate), args::kGemvRows), count + 1, 1}, args::kGemvThreads);
 }
 
 void DecodeEncoder::expert_outputs(const DeviceLayerWeights& layer, const View& chosen, const View& weight,
@@ -314,12 +313,11 @@ void DecodeEncoder::moe(std::size_t layer) {
   encoder_.gemv(inputs, normalized(weights.post_attention_layernorm), args::kStoreDefault);
   const View chosen = encoder_.words(count);
   const View weight = encoder_.floats(count);
-  encoder_.launch("route_rows", {}, {reads(0, logits), writes(1, chosen), writes(2, weight)}, 3,
-                  args::RouteArgs{.rows = 1,
-                                  .experts = experts,
-                                  .experts_per_token = count,
-                                  .normalize = config_.norm_topk_prob ? 1U : 0U},
-                  {1, 1, 1}, args::kSimdWidth);
+  encoder_.launch(
+      "route_rows", {}, {reads(0, logits), writes(1, chosen), writes(2, weight)}, 3,
+      args::RouteArgs{
+          .rows = 1, .experts = experts, .experts_per_token = count, .normalize = config_.norm_topk_prob ? 1U : 0U},
+      {1, 1, 1}, args::kSimdWidth);
   const View act = encoder_.halves(std::uint64_t{count} * weights.gate_proj.matrix.rows);
   const View shared_act = encoder_.halves(weights.shared_gate_proj.rows);
   expert_inputs(weights, chosen, act, shared_act);

@@ -54,7 +54,7 @@ std::vector<Matrix> Layout::matrices(const std::string& name, std::int64_t count
                      .rows = rows,
                      .columns = columns};
   std::vector<Matrix> all(static_cast<std::size_t>(count), shape);
-  const auto place = [&](const std::byte* Matrix::*field, std::int64_t bytes) {
+  const auto place = [&](const std::byte* Matrix::* field, std::int64_t bytes) {
     const std::byte* first = take(static_cast<std::uint64_t>(bytes * count));
     for (std::int64_t i = 0; i < count; ++i) {
       all[static_cast<std::size_t>(i)].*field = first == nullptr ? nullptr : first + i * bytes;
@@ -150,7 +150,8 @@ std::uint64_t bytes_of(const ModelConfig& config, const DeclaredFormats& formats
 ReservedAddresses::ReservedAddresses(std::uint64_t bytes) : size_(bytes) {
   void* const address = ::mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
-    throw Error(ErrorKind::memory_limit, "the system does not reserve " + std::to_string(bytes) + " bytes of addresses");
+    throw Error(ErrorKind::memory_limit,
+                "the system does not reserve " + std::to_string(bytes) + " bytes of addresses");
   }
   data_ = static_cast<const std::byte*>(address);
 }

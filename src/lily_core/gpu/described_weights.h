@@ -1,4 +1,5 @@
-// gpu/described_weights.h -- weights known by shape and format alone, so that passes can be planned without a checkpoint.
+// gpu/described_weights.h -- weights known by shape and format alone, so that passes can be planned without a
+// checkpoint.
 #pragma once
 
 #include <cstddef>

@@ -76,9 +76,8 @@ void Encoder::embed(const View& ids, const DeviceMatrix& table, std::uint32_t ro
   operands.push_back(writes(4, hidden));
   launch("embed_rows",
          {constant(args::kBitsIndex, table.format.bits), constant(args::kGroupSizeIndex, table.format.group_size)},
-         std::move(operands), 5,
-         args::EmbedArgs{.rows = rows, .hidden_size = table.columns, .vocab_size = table.rows}, {rows, 1, 1},
-         args::kRowThreads);
+         std::move(operands), 5, args::EmbedArgs{.rows = rows, .hidden_size = table.columns, .vocab_size = table.rows},
+         {rows, 1, 1}, args::kRowThreads);
 }
 
 void Encoder::rms_norm(const View& x, const View& weight, std::uint32_t rows, std::uint32_t size, const View& out) {
@@ -105,13 +104,10 @@ void Encoder::gemv(std::span<const GemvSegment> segments, const GemvInput& input
   }
 }
 
-void Encoder::gemv_of_one_format(std::span<const GemvSegment> segments, const GemvInput& input,
-                                 args::OutputMode mode) {
+void Encoder::gemv_of_one_format(std::span<const GemvSegment> segments, const GemvInput& input, args::OutputMode mode) {
   const DeviceMatrix& first = *segments.front().matrix;
-  args::GemvArgs arguments{.segments = static_cast<std::uint32_t>(segments.size()),
-                           .columns = first.columns,
-                           .eps = eps_,
-                           .rows = {}};
+  args::GemvArgs arguments{
+      .segments = static_cast<std::uint32_t>(segments.size()), .columns = first.columns, .eps = eps_, .rows = {}};
   std::vector<Operand> operands;
   std::uint32_t threadgroups = 0;
   for (std::uint32_t s = 0; s < kGemvSegments; ++s) {

@@ -89,7 +89,9 @@ class Encoder {
   float eps_;
 };
 
-// Appends the three slots of a matrix, of which the kernel reads `moved` times one matrix (an expert stack: those chosen).
-void add_matrix(std::vector<Operand>& operands, std::uint32_t slot, const DeviceMatrix& matrix, std::uint64_t moved = 1);
+// Appends the three slots of a matrix, of which the kernel reads `moved` times one matrix (an expert stack: those
+// chosen).
+void add_matrix(std::vector<Operand>& operands, std::uint32_t slot, const DeviceMatrix& matrix,
+                std::uint64_t moved = 1);
 
 }  // namespace lily::gpu

@@ -10,8 +10,8 @@ namespace lily::gpu {
 
 void Options::validate() const {
   if (tile_rows != 0 && tile_rows != 16 && tile_rows != 32 && tile_rows != 64) {
-    throw Error(ErrorKind::config, "tile_rows must be 16, 32 or 64 (0: by the experts' load), not " +
-                                       std::to_string(tile_rows));
+    throw Error(ErrorKind::config,
+                "tile_rows must be 16, 32 or 64 (0: by the experts' load), not " + std::to_string(tile_rows));
   }
   if (blocked_attention_threshold < 1) {
     throw Error(ErrorKind::config, "blocked_attention_threshold must be at least 1 position");

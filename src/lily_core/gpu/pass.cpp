@@ -35,11 +35,8 @@ Operand writes(std::uint32_t index, const View& view, std::uint64_t moved_bytes)
 }
 
 Operand updates(std::uint32_t index, const View& view) {
-  return {.index = index,
-          .view = view,
-          .access = Access::read_write,
-          .read_bytes = view.size,
-          .written_bytes = view.size};
+  return {
+      .index = index, .view = view, .access = Access::read_write, .read_bytes = view.size, .written_bytes = view.size};
 }
 
 Operand unused(std::uint32_t index, const Operand& like) {

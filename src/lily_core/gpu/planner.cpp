@@ -71,9 +71,7 @@ class RangeHistory {
 // Histories of buffers and of pieces of scratch memory.
 class Histories {
  public:
-  RangeHistory& of(const View& view) {
-    return view.buffer != nullptr ? buffers_[view.buffer] : scratch_[view.scratch];
-  }
+  RangeHistory& of(const View& view) { return view.buffer != nullptr ? buffers_[view.buffer] : scratch_[view.scratch]; }
 
  private:
   std::unordered_map<const device::Buffer*, RangeHistory> buffers_;

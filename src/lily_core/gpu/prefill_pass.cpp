@@ -100,12 +100,16 @@ void PrefillEncoder::scan(const DeviceGdnWeights& gdn, const GdnViews& state, co
                    reads(5, gdn.dt_bias), reads(6, state.conv_state), writes(7, state.next_conv_state),
                    writes(8, query), writes(9, key), writes(10, value), writes(11, decay), writes(12, beta)},
                   13, arguments, {2 * arguments.key_heads + heads, rows_, 1}, args::kRowThreads);
-  std::vector<Operand> operands = {reads(0, query), reads(1, key),         reads(2, value),
-                                   reads(3, decay), reads(4, beta),        reads(5, state.state),
-                                   writes(6, state.next_state), writes(7, out)};
+  std::vector<Operand> operands = {reads(0, query),
+                                   reads(1, key),
+                                   reads(2, value),
+                                   reads(3, decay),
+                                   reads(4, beta),
+                                   reads(5, state.state),
+                                   writes(6, state.next_state),
+                                   writes(7, out)};
   if (!options_.register_scan) {
-    operands.push_back(
-        updates(9, encoder_.pass().scratch(divide_up(rows_, args::kScanBlock) * state.state.size)));
+    operands.push_back(updates(9, encoder_.pass().scratch(divide_up(rows_, args::kScanBlock) * state.state.size)));
   }
   encoder_.launch(options_.register_scan ? "gdn_scan" : "gdn_scan_blocked",
                   {constant(args::kKeyDimIndex, arguments.key_dim)}, std::move(operands), 8, arguments,
@@ -162,8 +166,8 @@ void PrefillEncoder::prepare_attention(const DeviceAttentionWeights& attention, 
   encoder_.launch("attention_norm_rope_bf16", {head_dim}, std::move(operands), 10, arguments,
                   {arguments.heads + arguments.kv_heads, rows_, 1}, args::kSimdWidth);
   encoder_.launch("attention_cache_write_bf16", {},
-                  {reads(0, rotated), reads(1, value), reads(2, state_.device_position),
-                   writes(3, cache.keys, written), writes(4, cache.values, written)},
+                  {reads(0, rotated), reads(1, value), reads(2, state_.device_position), writes(3, cache.keys, written),
+                   writes(4, cache.values, written)},
                   5, arguments, {2 * arguments.kv_heads, rows_, 1}, args::kSimdWidth);
 }
 
@@ -219,14 +223,14 @@ void PrefillEncoder::experts(const DeviceLayerWeights& layer, const View& x, std
   const View shared = encoder_.halves(std::uint64_t{rows} * hidden_size);
   encoder_.grouped_gemm(layer.down_proj, act, false, groups, routed);
   encoder_.gemm(layer.shared_down_proj, shared_act, rows, shared, args::kStoreDefault);
-  encoder_.launch("combine_experts", {},
-                  {reads(0, routed), reads(1, groups.place_of), reads(2, weight), reads(3, shared),
-                   reads(4, shared_gate), updates(5, hidden)},
-                  6,
-                  args::CombineArgs{.rows = rows,
-                                    .hidden_size = hidden_size,
-                                    .experts_per_token = narrow(config_.num_experts_per_tok)},
-                  {divide_up(hidden_size, args::kElementThreads), rows, 1}, args::kElementThreads);
+  encoder_.launch(
+      "combine_experts", {},
+      {reads(0, routed), reads(1, groups.place_of), reads(2, weight), reads(3, shared), reads(4, shared_gate),
+       updates(5, hidden)},
+      6,
+      args::CombineArgs{
+          .rows = rows, .hidden_size = hidden_size, .experts_per_token = narrow(config_.num_experts_per_tok)},
+      {divide_up(hidden_size, args::kElementThreads), rows, 1}, args::kElementThreads);
 }
 
 void PrefillEncoder::moe_block(std::size_t layer, std::uint32_t first) {

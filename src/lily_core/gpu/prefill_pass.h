@@ -14,8 +14,8 @@ namespace lily::gpu {
 struct PrefillChunk {
   View ids;  // int [rows]
   std::uint32_t rows = 0;
-  std::uint32_t first_needed_row = 0;   // the last layer need not finish the rows below; `rows`: none is needed
-  const HostRouting* host = nullptr;  // P2 off
+  std::uint32_t first_needed_row = 0;  // the last layer need not finish the rows below; `rows`: none is needed
+  const HostRouting* host = nullptr;   // P2 off
 };
 
 // Records the chunk at state.position; returns the residual rows from first_needed_row on, f32 [.., hidden_size].

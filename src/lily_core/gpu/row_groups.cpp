@@ -104,10 +104,10 @@ RowGroups encode_row_groups(Encoder& encoder, const ModelConfig& config, const V
   const View counts = encoder.words(experts);
   encoder.launch("route_histogram", {}, {reads(0, chosen), writes(1, counts)}, 2, arguments, {experts, 1, 1},
                  args::kGroupThreads);
-  encoder.launch("route_offsets", {},
-                 {reads(0, counts), writes(1, groups.offsets), writes(2, groups.block_map),
-                  writes(3, groups.block_count)},
-                 4, arguments, {1, 1, 1}, args::kGroupThreads);
+  encoder.launch(
+      "route_offsets", {},
+      {reads(0, counts), writes(1, groups.offsets), writes(2, groups.block_map), writes(3, groups.block_count)}, 4,
+      arguments, {1, 1, 1}, args::kGroupThreads);
   encoder.launch("route_scatter", {},
                  {reads(0, chosen), reads(1, groups.offsets), writes(2, groups.row_of), writes(3, groups.place_of)}, 4,
                  arguments, {experts, 1, 1}, args::kGroupThreads);

@@ -1,4 +1,5 @@
-// gpu/row_groups.h -- grouping the rows of a prompt by expert (P2): on the device, or on the CPU when that is switched off.
+// gpu/row_groups.h -- grouping the rows of a prompt by expert (P2): on the device, or on the CPU when that is switched
+// off.
 #pragma once
 
 #include <cstdint>

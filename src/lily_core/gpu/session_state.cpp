@@ -73,8 +73,8 @@ std::uint64_t GpuSessionState::conv_bytes() const {
 
 std::shared_ptr<RecurrentCopy> GpuSessionState::new_recurrent(bool zero) const {
   auto copy = std::make_shared<RecurrentCopy>();
-  copy->buffer = device_->allocate(std::max<std::uint64_t>(recurrent_bytes_, 4), device::BufferStorage::shared,
-                                   "recurrent state");
+  copy->buffer =
+      device_->allocate(std::max<std::uint64_t>(recurrent_bytes_, 4), device::BufferStorage::shared, "recurrent state");
   if (zero) std::memset(copy->buffer->contents(), 0, copy->buffer->size());
   return copy;
 }
@@ -100,7 +100,8 @@ void GpuSessionState::ensure_current() {
   if (recurrent_[current_] == nullptr) recurrent_[current_] = new_recurrent(true);
   if (slots_ == nullptr) slots_ = device_->allocate(2 * kSlotBytes, device::BufferStorage::shared, "step slots");
   if (logits_ == nullptr) {
-    logits_ = device_->allocate(8 * static_cast<std::uint64_t>(config_.vocab_size), device::BufferStorage::shared, "logits");
+    logits_ =
+        device_->allocate(8 * static_cast<std::uint64_t>(config_.vocab_size), device::BufferStorage::shared, "logits");
   }
 }
 
@@ -127,9 +128,8 @@ CacheMove GpuSessionState::prepare(std::int64_t begin, std::int64_t end, std::ui
         const View from = whole(*((*cache_).*field)[layer], MemoryKind::cache);
         const View to = whole(*((*cache).*field)[layer], MemoryKind::cache);
         for (std::uint64_t head = 0; head < static_cast<std::uint64_t>(config_.num_key_value_heads); ++head) {
-          move.copies.push_back(
-              {from.part(head * static_cast<std::uint64_t>(cache_->capacity) * head_bytes, kept),
-               to.part(head * static_cast<std::uint64_t>(cache->capacity) * head_bytes, kept)});
+          move.copies.push_back({from.part(head * static_cast<std::uint64_t>(cache_->capacity) * head_bytes, kept),
+                                 to.part(head * static_cast<std::uint64_t>(cache->capacity) * head_bytes, kept)});
         }
       }
     }

@@ -110,8 +110,7 @@ class GpuSessionState final : public SessionState {
   [[nodiscard]] std::shared_ptr<CacheBuffers> new_cache(std::int64_t capacity) const;
   [[nodiscard]] std::int64_t grown_capacity(std::int64_t positions) const;
   void ensure_current();
-  [[nodiscard]] std::byte* row_of_cache(std::size_t layer, bool values, std::int64_t position,
-                                        std::int64_t head) const;
+  [[nodiscard]] std::byte* row_of_cache(std::size_t layer, bool values, std::int64_t position, std::int64_t head) const;
 
   std::shared_ptr<device::Device> device_;
   ModelConfig config_;

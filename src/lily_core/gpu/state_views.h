@@ -20,14 +20,14 @@ struct CacheViews {
 };
 
 struct StateViews {
-  std::vector<GdnViews> gdn;      // [layers], empty for attention layers
-  std::vector<CacheViews> cache;  // [layers], empty for GDN layers
-  std::uint32_t capacity = 0;     // positions of the caches
-  std::int64_t position = 0;      // of the first row, as the host knows it
-  View token, next_token;         // int [1]: the step's input and the token chosen after it
+  std::vector<GdnViews> gdn;                   // [layers], empty for attention layers
+  std::vector<CacheViews> cache;               // [layers], empty for GDN layers
+  std::uint32_t capacity = 0;                  // positions of the caches
+  std::int64_t position = 0;                   // of the first row, as the host knows it
+  View token, next_token;                      // int [1]: the step's input and the token chosen after it
   View device_position, next_device_position;  // int [1]
-  View attention_position;        // int [1]: of the first row that attends, prefill
-  View logits;                    // f32 [vocab_size], written
+  View attention_position;                     // int [1]: of the first row that attends, prefill
+  View logits;                                 // f32 [vocab_size], written
 };
 
 }  // namespace lily::gpu

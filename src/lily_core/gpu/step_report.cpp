@@ -76,9 +76,9 @@ StepReport report_prefill(const ModelConfig& config, const DeclaredFormats& form
   if (!options.route_on_device) host = std::make_unique<HostRouting>(subject.device(), row_count, config);
   const auto ids = subject.device().allocate(4ULL * row_count, device::BufferStorage::shared, "prompt ids");
   return subject.report(context, rows, [&](Encoder& encoder, const StateViews& views) {
-    const View hidden = encode_prefill(
-        encoder, config, subject.weights(), views,
-        {.ids = whole(*ids), .rows = row_count, .first_needed_row = row_count - 1, .host = host.get()});
+    const View hidden =
+        encode_prefill(encoder, config, subject.weights(), views,
+                       {.ids = whole(*ids), .rows = row_count, .first_needed_row = row_count - 1, .host = host.get()});
     encode_head(encoder, subject.weights(), hidden, views.logits);
   });
 }

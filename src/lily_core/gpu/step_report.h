@@ -1,4 +1,5 @@
-// gpu/step_report.h -- what a decode step or a prompt chunk of a model costs in kernels, stages and bytes; no weights needed.
+// gpu/step_report.h -- what a decode step or a prompt chunk of a model costs in kernels, stages and bytes; no weights
+// needed.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ constexpr std::uint64_t kRoomAlignment = 256;
 constexpr std::uint64_t kArenaBytes = std::uint64_t{1} << 30;
 
 [[noreturn]] void unsupported(const std::string& name, const std::string& what) {
-  throw Error(ErrorKind::config, "weight " + name + " " + what + ", which the GPU engine cannot use; load the model with backend=\"cpu\"");
+  throw Error(ErrorKind::config,
+              "weight " + name + " " + what + ", which the GPU engine cannot use; load the model with backend=\"cpu\"");
 }
 
 MatrixFormatKey format_of(const std::string& name, const Matrix& matrix) {
@@ -47,7 +48,7 @@ void convert_scales(const std::byte* from, std::uint64_t count, ElementType type
   }
 }
 
-std::vector<const std::byte*> pointers(const std::vector<Matrix>& matrices, const std::byte* Matrix::*field) {
+std::vector<const std::byte*> pointers(const std::vector<Matrix>& matrices, const std::byte* Matrix::* field) {
   std::vector<const std::byte*> result;
   result.reserve(matrices.size());
   for (const Matrix& matrix : matrices) result.push_back(matrix.*field);
@@ -83,8 +84,8 @@ WeightPlacer::Room WeightPlacer::make_room(std::uint64_t bytes, bool is_copy) {
 
 void WeightPlacer::begin_placing() {
   for (std::size_t i = 0; i < arena_sizes_.size(); ++i) {
-    arenas_.push_back(
-        device_.allocate(std::max<std::uint64_t>(arena_sizes_[i], 1), device::BufferStorage::shared, "weights " + std::to_string(i)));
+    arenas_.push_back(device_.allocate(std::max<std::uint64_t>(arena_sizes_[i], 1), device::BufferStorage::shared,
+                                       "weights " + std::to_string(i)));
   }
   placing_ = true;
   arena_ = 0;
@@ -117,7 +118,11 @@ WeightPlacer::Blocks WeightPlacer::place_blocks(const std::vector<const std::byt
     if (placing_ && region_buffers_[i] == nullptr) {
       region_buffers_[i] = device_.wrap(region.data, region.size, region.label);
     }
-    return {{.buffer = region_buffers_[i].get(), .scratch = kNoScratch, .offset = offset, .size = span, .kind = MemoryKind::weights},
+    return {{.buffer = region_buffers_[i].get(),
+             .scratch = kNoScratch,
+             .offset = offset,
+             .size = span,
+             .kind = MemoryKind::weights},
             stride};
   }
   const std::uint64_t packed = (bytes + alignment - 1) / alignment * alignment;

@@ -37,7 +37,7 @@ std::unique_ptr<DeviceAttentionWeights> place_attention(WeightPlacer& placer, co
   return placed;
 }
 
-ExpertMatrices place_experts(WeightPlacer& placer, const MoeWeights& moe, Matrix MlpWeights::*field,
+ExpertMatrices place_experts(WeightPlacer& placer, const MoeWeights& moe, Matrix MlpWeights::* field,
                              const std::string& name) {
   std::vector<Matrix> matrices;
   matrices.reserve(moe.experts.size());
