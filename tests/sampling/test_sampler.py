@@ -199,3 +199,35 @@ def test_profiles_are_those_of_the_model_card():
         assert tuple(getattr(Sampling.profile(name), field) for field in fields) == expected
     with pytest.raises(InvalidArgumentError, match="thinking, coding, instruct, reasoning"):
         Sampling.profile("fast")
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"temperature": 1.0},
+        {"temperature": 1.0, "top_p": 0.95},
+        {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+        {"temperature": 1.0, "top_k": 900},
+        {"temperature": 1.0, "min_p": 0.05},
+        {"temperature": 1.2, "top_p": 0.999, "min_p": 0.0001},
+    ],
+)
+def test_large_vocabularies_whether_few_or_all_tokens_decide(spread, filters):
+    size = 20011
+    logits = np.random.default_rng(21).normal(0, spread, size).astype(np.float32)
+    logits[::7] = logits[3]  # ties
+    allowed = np.random.default_rng(22).random(size) < 0.97
+    for mask in (None, allowed):
+        adjusted = adjusted_logits(logits, allowed=mask)
+        probabilities = distribution(adjusted, **filters)
+        order = np.lexsort((np.arange(size), -adjusted))
+        borders = np.cumsum(probabilities[order])
+        sampler, sampling = _core.Sampler(), Sampling(**filters)
+        for position in range(20):
+            token = sample(logits, sampling, 9, position, mask=None if mask is None else pack(mask), sampler=sampler)
+            rank = int(np.flatnonzero(order == token)[0])
+            draw = _core.uniform_at(9, position)
+            assert probabilities[token] > 0
+            assert borders[rank] > draw - 1e-9
+            assert borders[rank] - probabilities[token] <= draw + 1e-9

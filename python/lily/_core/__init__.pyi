@@ -7,7 +7,11 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
-from lily._core import kernels as kernels
+from lily._core import (
+    device as device,
+    gpu as gpu,
+    kernels as kernels
+)
 
 
 class LayerType(enum.Enum):
@@ -197,6 +201,103 @@ class Sampler:
 
 def uniform_at(seed: int, position: int) -> float: ...
 
+class Options:
+    """A switch for every mechanism of the GPU engine; see lily.Options."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def dequantize_in_gemm(self) -> bool: ...
+
+    @dequantize_in_gemm.setter
+    def dequantize_in_gemm(self, arg: bool, /) -> None: ...
+
+    @property
+    def route_on_device(self) -> bool: ...
+
+    @route_on_device.setter
+    def route_on_device(self, arg: bool, /) -> None: ...
+
+    @property
+    def tile_rows(self) -> int: ...
+
+    @tile_rows.setter
+    def tile_rows(self, arg: int, /) -> None: ...
+
+    @property
+    def register_scan(self) -> bool: ...
+
+    @register_scan.setter
+    def register_scan(self, arg: bool, /) -> None: ...
+
+    @property
+    def token_handoff(self) -> bool: ...
+
+    @token_handoff.setter
+    def token_handoff(self, arg: bool, /) -> None: ...
+
+    @property
+    def concurrent_stages(self) -> bool: ...
+
+    @concurrent_stages.setter
+    def concurrent_stages(self, arg: bool, /) -> None: ...
+
+    @property
+    def fuse_expert_inputs(self) -> bool: ...
+
+    @fuse_expert_inputs.setter
+    def fuse_expert_inputs(self, arg: bool, /) -> None: ...
+
+    @property
+    def fuse_expert_outputs(self) -> bool: ...
+
+    @fuse_expert_outputs.setter
+    def fuse_expert_outputs(self, arg: bool, /) -> None: ...
+
+    @property
+    def fuse_attention_inputs(self) -> bool: ...
+
+    @fuse_attention_inputs.setter
+    def fuse_attention_inputs(self, arg: bool, /) -> None: ...
+
+    @property
+    def fuse_recurrent_norm(self) -> bool: ...
+
+    @fuse_recurrent_norm.setter
+    def fuse_recurrent_norm(self, arg: bool, /) -> None: ...
+
+    @property
+    def coalesced_cache(self) -> bool: ...
+
+    @coalesced_cache.setter
+    def coalesced_cache(self, arg: bool, /) -> None: ...
+
+    @property
+    def pack_query_heads(self) -> bool: ...
+
+    @pack_query_heads.setter
+    def pack_query_heads(self, arg: bool, /) -> None: ...
+
+    @property
+    def blocked_attention(self) -> bool: ...
+
+    @blocked_attention.setter
+    def blocked_attention(self, arg: bool, /) -> None: ...
+
+    @property
+    def blocked_attention_threshold(self) -> int: ...
+
+    @blocked_attention_threshold.setter
+    def blocked_attention_threshold(self, arg: int, /) -> None: ...
+
+    @property
+    def pass_seconds(self) -> float: ...
+
+    @pass_seconds.setter
+    def pass_seconds(self, arg: float, /) -> None: ...
+
+    def validate(self) -> None: ...
+
 class EngineOptions:
     """Options of a loaded model; 0 and "" mean the default."""
 
@@ -237,6 +338,12 @@ class EngineOptions:
 
     @kv_cache_type.setter
     def kv_cache_type(self, arg: str, /) -> None: ...
+
+    @property
+    def gpu(self) -> Options: ...
+
+    @gpu.setter
+    def gpu(self, arg: Options, /) -> None: ...
 
 class Model:
     """A mapped checkpoint and the backend that runs it."""

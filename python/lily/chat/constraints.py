@@ -122,7 +122,9 @@ class _Vocabulary:
     def __call__(self, text: Any) -> list[int]:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
-        return self._tokenizer.encode(text, parse_special=False)
+        # Only for text that a grammar forces, which is never asked for. An encoder without special tokens would
+        # take seconds to build.
+        return self._tokenizer.encode(text)
 
 
 def _token_bytes(tokenizer: Tokenizer, token: int) -> bytes:

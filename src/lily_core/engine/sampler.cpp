@@ -14,6 +14,8 @@ namespace {
 
 [[noreturn]] void invalid(const std::string& message) { throw Error(ErrorKind::invalid_argument, message); }
 
+constexpr std::size_t kFirstCandidates = 256;
+constexpr std::size_t kHeapShare = 32;  // at most one of that many ids is selected with a heap
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
@@ -93,22 +95,76 @@ std::span<const float> Sampler::adjust(const SamplerInput& input, const Sampling
   return adjusted_;
 }
 
-// The candidates that are allowed, most probable first; at most top_k of them, if that is not 0.
-void Sampler::keep_most_probable(std::span<const float> logits, std::int64_t top_k) {
-  candidates_.clear();
-  for (std::size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > kForbidden) candidates_.push_back(static_cast<std::int32_t>(id));
-  }
+// The `limit` most probable allowed candidates, in that order.
+void Sampler::select(std::span<const float> logits, std::size_t limit) {
   const auto more_probable = [&](std::int32_t a, std::int32_t b) {
     const float left = logits[index(a)];
     const float right = logits[index(b)];
     return left > right || (left == right && a < b);
   };
-  if (top_k > 0 && static_cast<std::size_t>(top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + (top_k - 1), candidates_.end(), more_probable);
-    candidates_.resize(static_cast<std::size_t>(top_k));
+  candidates_.clear();
+  if (limit * kHeapShare > logits.size()) {
+    for (std::size_t id = 0; id < logits.size(); ++id) {
+      if (logits[id] > kForbidden) candidates_.push_back(static_cast<std::int32_t>(id));
+    }
+    std::sort(candidates_.begin(), candidates_.end(), more_probable);
+    candidates_.resize(std::min(limit, candidates_.size()));
+    return;
   }
-  std::sort(candidates_.begin(), candidates_.end(), more_probable);
+  // A heap with the least probable one of the best at its front: most ids cost one comparison.
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    if (candidates_.size() == limit) {
+      if (!(logits[id] > logits[index(candidates_.front())])) continue;
+      std::pop_heap(candidates_.begin(), candidates_.end(), more_probable);
+      candidates_.pop_back();
+    } else if (logits[id] == kForbidden) {
+      continue;
+    }
+    candidates_.push_back(static_cast<std::int32_t>(id));
+    std::push_heap(candidates_.begin(), candidates_.end(), more_probable);
+  }
+  std::sort_heap(candidates_.begin(), candidates_.end(), more_probable);
+}
+
+// Draws among candidates_. They may be the most probable ones only: false if the filters or the draw reach beyond them.
+bool Sampler::draw(const SamplerInput& input, const Sampling& sampling, std::span<const float> logits, double maximum,
+                   bool complete, std::int32_t& token) {
+  const auto weight = [&](float logit) {
+    return std::exp((static_cast<double>(logit) - maximum) / sampling.temperature);
+  };
+  weights_.resize(candidates_.size());
+  std::transform(candidates_.begin(), candidates_.end(), weights_.begin(),
+                 [&](std::int32_t id) { return weight(logits[index(id)]); });
+  double total = 0.0;
+  if (complete) {
+    total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
+  } else {
+    for (const float logit : logits) total += weight(logit);
+  }
+
+  // The smallest set of most probable tokens whose mass reaches top_p, then those above min_p times the best.
+  std::size_t kept = weights_.size();
+  double kept_mass = total;
+  if (sampling.top_p < 1.0) {
+    const double target = sampling.top_p * total;
+    for (kept = 0, kept_mass = 0.0; kept < weights_.size() && kept_mass < target; ++kept) kept_mass += weights_[kept];
+    complete = complete || kept_mass >= target;
+  }
+  if (sampling.min_p > 0.0 && kept > 0 && weights_[kept - 1] < sampling.min_p) {
+    while (kept > 1 && weights_[kept - 1] < sampling.min_p) --kept;
+    kept_mass = std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
+    complete = true;
+  }
+  if (!complete && (sampling.min_p > 0.0 || sampling.top_p < 1.0)) return false;
+
+  const double target = uniform_at(input.seed, input.position) * kept_mass;
+  double mass = 0.0;
+  for (std::size_t i = 0; i < kept; ++i) {
+    mass += weights_[i];
+    token = candidates_[i];
+    if (target < mass) return true;
+  }
+  return complete;
 }
 
 std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling) {
@@ -123,29 +179,15 @@ std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling
   if (maximum == kForbidden) invalid("the mask and logit_bias allow no token");
   if (sampling.temperature == 0.0 || sampling.top_k == 1) return best;
 
-  keep_most_probable(logits, sampling.top_k);
-  weights_.resize(candidates_.size());
-  std::transform(candidates_.begin(), candidates_.end(), weights_.begin(), [&](std::int32_t id) {
-    return std::exp((static_cast<double>(logits[index(id)]) - maximum) / sampling.temperature);
-  });
-
-  // The smallest set of most probable tokens whose mass reaches top_p, then those above min_p times the best.
-  std::size_t kept = weights_.size();
-  if (sampling.top_p < 1.0) {
-    const double target = sampling.top_p * std::accumulate(weights_.begin(), weights_.end(), 0.0);
-    double mass = 0.0;
-    for (kept = 0; kept < weights_.size() && mass < target; ++kept) mass += weights_[kept];
+  // Without top_k the most probable tokens nearly always decide: all of them are sorted only if those do not.
+  std::int32_t token = best;
+  const std::size_t size = logits.size();
+  const std::size_t top_k = std::min(static_cast<std::size_t>(sampling.top_k), size);
+  for (std::size_t limit = top_k > 0 ? top_k : std::min(kFirstCandidates, size);; limit = size) {
+    select(logits, limit);
+    const bool complete = top_k > 0 || limit == size || candidates_.size() < limit;
+    if (draw(input, sampling, logits, maximum, complete, token)) return token;
   }
-  while (kept > 1 && weights_[kept - 1] < sampling.min_p) --kept;
-
-  const double target = uniform_at(input.seed, input.position) *
-                        std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
-  double mass = 0.0;
-  for (std::size_t i = 0; i + 1 < kept; ++i) {
-    mass += weights_[i];
-    if (target < mass) return candidates_[i];
-  }
-  return candidates_[kept - 1];
 }
 
 Logprobs logprobs_of(std::span<const float> logits, std::int32_t token, std::int64_t top) {

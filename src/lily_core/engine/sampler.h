@@ -53,7 +53,9 @@ class Sampler {
  private:
   [[nodiscard]] std::span<const float> adjust(const SamplerInput& input, const Sampling& sampling);
   void count(std::span<const std::int32_t> output, std::size_t vocab_size);
-  void keep_most_probable(std::span<const float> logits, std::int64_t top_k);
+  void select(std::span<const float> logits, std::size_t limit);
+  [[nodiscard]] bool draw(const SamplerInput& input, const Sampling& sampling, std::span<const float> logits,
+                          double maximum, bool complete, std::int32_t& token);
 
   std::vector<std::int32_t> candidates_;
   std::vector<double> weights_;

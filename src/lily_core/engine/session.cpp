@@ -114,7 +114,7 @@ void Session::extend(std::span<const std::int32_t> chunk, bool with_logits, Comp
   tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
   logits_valid_ = false;
   try {
-    const std::lock_guard lock(model_->compute_mutex());
+    const std::scoped_lock lock(model_->compute_mutex());
     compute();
   } catch (...) {
     tokens_.resize(before);
@@ -217,7 +217,7 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   choice.stops = std::find(request.stops.begin(), request.stops.end(), choice.token) != request.stops.end();
   if (choice.stops) return choice;
   if (on_device && !picked) {  // let the device compute while the caller looks at the token
-    const std::lock_guard lock(model_->compute_mutex());
+    const std::scoped_lock lock(model_->compute_mutex());
     model_->backend().begin_step(*state_, choice.token, how);
   }
   pending_ = choice.token;
