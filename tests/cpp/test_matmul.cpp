@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cpu/dispatch.h"
+#include "cpu/matmul/portable_fma.h"
 #include "engine/error.h"
 
 namespace {
@@ -472,6 +473,65 @@ void check_extreme_activations(const std::vector<const KernelTable*>& tables, Ra
   }
 }
 
+// The portable fused multiply-add against the library's, in the cases that it treats apart: sums next to half way
+// between two float32 numbers, subnormal ones, zeros of either sign, infinities, and any exponents.
+void check_portable_fma(Random& random) {
+  const auto power = [&](int low, int high) {
+    const double sign = random() % 2 == 0 ? 1.0 : -1.0;
+    return static_cast<float>(sign * std::ldexp(1.0 + static_cast<double>(random() >> 41) * 0x1p-23,
+                                                static_cast<int>(pick(random, low, high))));
+  };
+  for (int trial = 0; trial < 20000; ++trial) {
+    float a[lily::cpu::kTileRows];
+    float b[lily::cpu::kTileRows];
+    float y[lily::cpu::kTileRows];
+    float expected[lily::cpu::kTileRows];
+    for (int n = 0; n < lily::cpu::kTileRows; ++n) {
+      const bool ordinary = trial % 2 == 0 && n != trial / 2 % lily::cpu::kTileRows;  // one special lane, or all
+      a[n] = power(-30, 30);
+      b[n] = power(-30, 30);
+      y[n] = power(-40, 40);
+      switch (ordinary ? 7 : random() % 7) {
+        case 0:  // half an ulp of y, and a little more or less
+          y[n] = power(0, 0);
+          a[n] = std::ldexp(1.0F + static_cast<float>(pick(random, -1, 1)) * 0x1p-23F, -12);
+          b[n] = std::ldexp(1.0F + static_cast<float>(pick(random, -1, 1)) * 0x1p-23F, -12);
+          break;
+        case 1:  // half an ulp, and what float64 cannot see
+          y[n] = power(30, 30);
+          a[n] = 64.0F + 0x1p-17F * static_cast<float>(pick(random, -1, 1));
+          b[n] = 1.0F;
+          break;
+        case 2:  // half a step of the subnormal numbers, and a little more or less
+          a[n] = std::ldexp(1.0F + static_cast<float>(pick(random, -1, 1)) * 0x1p-23F, -75);
+          b[n] = std::ldexp(1.0F + static_cast<float>(pick(random, -1, 1)) * 0x1p-23F, -75);
+          y[n] = power(-128, -126);
+          break;
+        case 3:
+          a[n] = random() % 2 == 0 ? 0.0F : -0.0F;
+          y[n] = random() % 2 == 0 ? 0.0F : -0.0F;
+          break;
+        case 4:
+          b[n] = 1.0F;
+          y[n] = -a[n];
+          break;
+        case 5:
+          a[n] = power(60, 127);
+          b[n] = power(60, 127);
+          break;
+        case 6:
+          y[n] = std::numeric_limits<float>::infinity();
+          break;
+        default:
+          break;
+      }
+      expected[n] = std::fma(a[n], b[n], y[n]);
+    }
+    lily::cpu::fused_multiply_add(a, b, y);
+    check(std::memcmp(y, expected, sizeof y) == 0, "portable fused multiply-add");
+  }
+}
+
 void check_selection() {
   const std::vector<std::string> names = lily::cpu::available_isas();
   check(!names.empty() && names.back() == "portable", "portable is the last instruction set");
@@ -502,6 +562,7 @@ int main(int argc, char** argv) {
     tables.push_back(&lily::cpu::select_kernels(name));
     names += " " + name;
   }
+  check_portable_fma(random);
   check_extreme_activations(tables, random);
   check_affine_grid(tables, random);
   check_plain_grid(tables, random);

@@ -1,122 +1,137 @@
 // cpu/matmul/portable.h -- the matrix kernels in plain C++: the reference for the others and the fallback.
 //
-// Activations are put together again as int16 for a block of rows; a weight row is widened to int16 once for them.
+// Activations are put together again as int16 for a block of rows, in the order in which 16 bytes of codes are
+// unpacked: their low nibbles first, then their high ones. Compilers make 16-bit multiply-add instructions of it.
 #pragma once
 
-#include "cpu/matmul/tile.h"
+#include "cpu/matmul/portable_fma.h"
 
 namespace lily::cpu {
 namespace {
 
 inline constexpr int kPortableRows = 8;
 
-// fma(a, b, c) with one rounding. Without the instruction: the product is exact in float64; the sum is rounded to
-// odd there, which the second rounding, to float32, cannot spoil (Boldo and Melquiond, 2008).
-inline float fused_multiply_add(float a, float b, float c) {
-#ifdef __FP_FAST_FMAF
-  return __builtin_fmaf(a, b, c);
-#else
-  const double product = static_cast<double>(a) * static_cast<double>(b);
-  const double addend = c;
-  const double sum = product + addend;
-  const double back = sum - product;
-  const double error = (product - (sum - back)) + (addend - back);
-  std::uint64_t bits;
-  std::uint64_t error_bits;
-  std::memcpy(&bits, &sum, sizeof bits);
-  std::memcpy(&error_bits, &error, sizeof error_bits);
-  const std::uint64_t inexact = static_cast<std::uint64_t>(error < 0.0) | static_cast<std::uint64_t>(error > 0.0);
-  const std::uint64_t step = ~bits & inexact;                     // 1: the sum is inexact and even
-  const std::uint64_t towards = 0 - ((bits ^ error_bits) >> 63);  // all ones: the exact sum is nearer to zero
-  bits += (step ^ towards) - towards;
-  double odd;
-  std::memcpy(&odd, &bits, sizeof odd);
-  return static_cast<float>(odd);
-#endif
-}
-
-inline std::int32_t dot(const std::int16_t* a, const std::int16_t* b, std::int64_t size) {
+template <int Size>
+inline std::int32_t dot(const std::int16_t* a, const std::int16_t* b) {
   std::int32_t sum = 0;
-  for (std::int64_t k = 0; k < size; ++k) sum += static_cast<std::int32_t>(a[k]) * static_cast<std::int32_t>(b[k]);
+  for (int k = 0; k < Size; ++k) sum += static_cast<std::int32_t>(a[k]) * static_cast<std::int32_t>(b[k]);
   return sum;
 }
 
-// The codes of a row in the activations' column order. bytes: room for [columns].
-inline void widen_codes(const std::byte* row, std::int64_t columns, MatrixFormat format, std::uint8_t* bytes,
-                        std::int16_t* codes) {
-  if (format == MatrixFormat::affine4) {
-    for (std::int64_t k = 0; k < columns; k += 8) {
-      std::uint8_t pairs[4];
-      std::memcpy(pairs, row + k / 2, 4);
-      for (int i = 0; i < 4; ++i) bytes[k + i] = pairs[i] & 15U;
-      for (int i = 0; i < 4; ++i) bytes[k + 4 + i] = static_cast<std::uint8_t>(pairs[i] >> 4);
+// The codes of a group of a row.
+template <int Bits, int Size>
+inline void widen_codes(const std::byte* row, std::int16_t* codes) {
+  std::uint8_t bytes[Size * Bits / 8];
+  std::memcpy(bytes, row, sizeof bytes);
+  if constexpr (Bits == 4) {
+    for (int k = 0; k < Size; k += 32) {
+      for (int i = 0; i < 16; ++i) codes[k + i] = bytes[k / 2 + i] & 15;
+      for (int i = 0; i < 16; ++i) codes[k + 16 + i] = bytes[k / 2 + i] >> 4;
     }
   } else {
-    std::memcpy(bytes, row, static_cast<std::size_t>(columns));
+    for (int k = 0; k < Size; ++k) codes[k] = bytes[k];
   }
-  for (std::int64_t k = 0; k < columns; ++k) codes[k] = static_cast<std::int16_t>(bytes[k]);
 }
 
-// rows rows of q from the activation rows from `first` on, and one weight row; the products go to args.out.
+// The values of an activation row in the order of widen_codes.
+inline void join_halves(const QuantizedRows& x, std::int64_t row, std::int16_t* out) {
+  const std::int8_t* high = x.high + row * x.columns;
+  const std::int8_t* low = x.low + row * x.columns;
+  for (std::int64_t begin = 0; begin < x.columns; begin += 32) {
+    std::int16_t values[32];
+    for (int i = 0; i < 32; ++i) values[i] = static_cast<std::int16_t>(256 * high[begin + i] + low[begin + i]);
+    for (int i = 0; i < 32; ++i) {
+      const int byte = i % 16;
+      out[begin + i] = values[x.order == ColumnOrder::natural ? i : byte / 4 * 8 + byte % 4 + i / 16 * 4];
+    }
+  }
+}
+
+// Activation rows from `first` on, and the weight rows that they are multiplied with.
 struct PortableBlock {
   const MatmulArgs& args;
-  std::int64_t first;
-  int rows;
-  const std::int16_t* q;      // [kPortableRows, columns]
-  const std::int16_t* codes;  // [columns]
-  const float* scales[kPortableRows];
-  const float* sums[kPortableRows];
+  std::int64_t first = 0;
+  int rows = 0;
+  const std::int16_t* q = nullptr;  // [rows, columns]
+  const float* scales[kPortableRows] = {};
+  const float* sums[kPortableRows] = {};
 
-  void multiply(std::int64_t row) const {
+  // The weight rows [row, row + count) of a tile.
+  template <int Bits, int Size>
+  void multiply(std::int64_t row, int count) const {
     const Matrix& weight = *args.weight;
-    const std::int64_t groups = weight.columns / weight.group_size;
-    float y[kPortableRows] = {};
+    const std::int64_t groups = weight.columns / Size;
+    float y[kPortableRows][kTileRows] = {};
     for (std::int64_t g = 0; g < groups; ++g) {
-      const float scale = load_element(weight.scales, weight.element_type, row * groups + g);
-      const float bias = load_element(weight.biases, weight.element_type, row * groups + g);
-      const std::int64_t column = g * weight.group_size;
-      float total[kPortableRows] = {};
-      float x_scale[kPortableRows] = {};
-      float x_sum[kPortableRows] = {};
-      for (int r = 0; r < rows; ++r) {
-        total[r] = static_cast<float>(dot(codes + column, q + r * weight.columns + column, weight.group_size));
-        x_scale[r] = scales[r][g];
-        x_sum[r] = sums[r][g];
+      float weight_scales[kTileRows] = {};
+      float weight_biases[kTileRows] = {};
+      float totals[kPortableRows][kTileRows] = {};
+      for (int n = 0; n < count; ++n) {
+        weight_scales[n] = load_element(weight.scales, weight.element_type, (row + n) * groups + g);
+        weight_biases[n] = load_element(weight.biases, weight.element_type, (row + n) * groups + g);
+        std::int16_t codes[Size];
+        widen_codes<Bits, Size>(weight.weight + ((row + n) * groups + g) * (Size * Bits / 8), codes);
+        for (int r = 0; r < rows; ++r) {
+          totals[r][n] = static_cast<float>(dot<Size>(codes, q + r * weight.columns + g * Size));
+        }
       }
-      for (int r = 0; r < kPortableRows; ++r) y[r] = fused_multiply_add(total[r], scale * x_scale[r], y[r]);
-      for (int r = 0; r < kPortableRows; ++r) y[r] = fused_multiply_add(bias, x_sum[r], y[r]);
+      for (int r = 0; r < rows; ++r) {
+        float factors[kTileRows];
+        float x_sums[kTileRows];
+        for (int n = 0; n < kTileRows; ++n) factors[n] = weight_scales[n] * scales[r][g];
+        for (int n = 0; n < kTileRows; ++n) x_sums[n] = sums[r][g];
+        fused_multiply_add(totals[r], factors, y[r]);
+        fused_multiply_add(weight_biases, x_sums, y[r]);
+      }
     }
-    for (int r = 0; r < rows; ++r) args.out[(first + r) * args.out_stride + row] = y[r];
+    for (int r = 0; r < rows; ++r) {
+      std::memcpy(args.out + (first + r) * args.out_stride + row, y[r],
+                  static_cast<std::size_t>(count) * sizeof(float));
+    }
   }
 };
 
 inline std::size_t portable_scratch_bytes(std::int64_t columns) {
-  return static_cast<std::size_t>(columns) * (2 * kPortableRows + 3);
+  return static_cast<std::size_t>(columns) * 2 * kPortableRows;
 }
 
-inline void portable_affine(const MatmulArgs& args) {
-  const Matrix& weight = *args.weight;
+template <int Bits, int Size>
+void portable_affine_group(const MatmulArgs& args) {
   const QuantizedRows& x = *args.x;
   auto* q = reinterpret_cast<std::int16_t*>(args.scratch);
-  std::int16_t* codes = q + kPortableRows * weight.columns;
-  auto* bytes = reinterpret_cast<std::uint8_t*>(codes + weight.columns);
-  const std::int64_t row_bytes = weight.row_bytes();
   for (std::int64_t first = 0; first < args.row_count; first += kPortableRows) {
     const std::int64_t left = args.row_count - first;
-    PortableBlock block{args, first, left < kPortableRows ? static_cast<int>(left) : kPortableRows, q, codes, {}, {}};
+    PortableBlock block{args, first, left < kPortableRows ? static_cast<int>(left) : kPortableRows, q, {}, {}};
     for (int r = 0; r < block.rows; ++r) {
       const std::int64_t row = args.row_index != nullptr ? args.row_index[first + r] : first + r;
-      const std::int8_t* high = x.high + row * x.columns;
-      const std::int8_t* low = x.low + row * x.columns;
-      std::int16_t* values = q + r * x.columns;
-      for (std::int64_t k = 0; k < x.columns; ++k) values[k] = static_cast<std::int16_t>(256 * high[k] + low[k]);
+      join_halves(x, row, q + r * x.columns);
       block.scales[r] = x.scales + row * x.groups();
       block.sums[r] = x.sums + row * x.groups();
     }
-    for (std::int64_t n = args.row_begin; n < args.row_end; ++n) {
-      widen_codes(weight.weight + n * row_bytes, weight.columns, weight.format, bytes, codes);
-      block.multiply(n);
+    for (std::int64_t n = args.row_begin; n < args.row_end; n += kRowTile) {
+      const std::int64_t rest = args.row_end - n;
+      block.multiply<Bits, Size>(n, rest < kRowTile ? static_cast<int>(rest) : kTileRows);
     }
+  }
+}
+
+template <int Bits>
+void portable_affine_bits(const MatmulArgs& args) {
+  switch (args.weight->group_size) {
+    case 32:
+      return portable_affine_group<Bits, 32>(args);
+    case 64:
+      return portable_affine_group<Bits, 64>(args);
+    default:
+      return portable_affine_group<Bits, 128>(args);
+  }
+}
+
+inline void portable_affine(const MatmulArgs& args) {
+  if (args.weight->format == MatrixFormat::affine4) {
+    portable_affine_bits<4>(args);
+  } else {
+    portable_affine_bits<8>(args);
   }
 }
 
