@@ -25,7 +25,8 @@ struct Args {
 
 # What is wrong, text before the kernel, statement in it.
 WRONG = [
-    ("device pointer to a thread parameter", "METAL_FUNC float take(thread float* p) { return *p; }\n", "x[t] = take(x);"),
+    ("device pointer to a thread parameter", "METAL_FUNC float take(thread float* p) { return *p; }\n",
+     "x[t] = take(x);"),
     ("threadgroup array to a device parameter", "METAL_FUNC float take(device const float* p) { return *p; }\n",
      "x[t] = take(tg);"),
     ("device pointer to a threadgroup pointer", "", "threadgroup float* p = x; p[0] = 1.0f;"),

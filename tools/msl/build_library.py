@@ -26,8 +26,10 @@ _KERNEL_FLAGS = [
 ]  # fmt: skip
 _CHECKED_FLAGS = [
     "-fsanitize=thread", "-fsanitize=alignment,bounds,shift,integer-divide-by-zero", "-fno-sanitize-recover=all",
-    "-fno-optimize-sibling-calls", "--param", "tsan-instrument-func-entry-exit=0",
+    "-fno-optimize-sibling-calls",
 ]  # fmt: skip
+_NO_ENTRY_HOOKS = {False: ["--param", "tsan-instrument-func-entry-exit=0"],
+                   True: ["-mllvm", "-tsan-instrument-func-entry-exit=0"]}  # by: is clang  # fmt: skip
 
 
 def default_compiler() -> str:
@@ -48,6 +50,7 @@ def build_library(
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / ("kernels_checked.so" if checked else "kernels.so")
     compiler = default_compiler()
+    checked_flags = [*_CHECKED_FLAGS, *_NO_ENTRY_HOOKS["clang" in compiler]]
     common = [compiler, "-std=c++20", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec", "-O2"]
     common += [f"-I{path}" for path in (_CORE, _SIM, _SIM / "msl")]
     if platform.machine() in ("x86_64", "AMD64"):
@@ -60,7 +63,7 @@ def build_library(
     ]
     _write(folder / "registry.cpp", registry([path.stem for path in sources]))
     compilations.append((folder / "registry.cpp", common))
-    kernel_flags = [*common, *_KERNEL_FLAGS, *(_CHECKED_FLAGS if checked else [])]
+    kernel_flags = [*common, *_KERNEL_FLAGS, *(checked_flags if checked else [])]
     definition = "LILY_CHECKED=1" if checked else "LILY_DEVICE_TILE=1"
     for source in sources:
         includes = [*include_directories, ROOT / "metal"]

@@ -18,8 +18,13 @@ LILY_FN ushort lily_bfloat_bits(float value) {
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<ushort>((bits >> 16) | 0x40u);
   return static_cast<ushort>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-LILY_FN ushort lily_half_bits(float value) { return lily_bit_cast<ushort>(static_cast<_Float16>(value)); }
-LILY_FN float lily_half_value(ushort bits) { return static_cast<float>(lily_bit_cast<_Float16>(bits)); }
+#if defined(__aarch64__)
+using lily_native_half = __fp16;  // g++ 12 has no _Float16 there
+#else
+using lily_native_half = _Float16;
+#endif
+LILY_FN ushort lily_half_bits(float value) { return lily_bit_cast<ushort>(static_cast<lily_native_half>(value)); }
+LILY_FN float lily_half_value(ushort bits) { return static_cast<float>(lily_bit_cast<lily_native_half>(bits)); }
 
 }  // namespace metal
 

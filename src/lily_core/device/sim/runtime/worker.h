@@ -9,7 +9,7 @@
 namespace lily_sim {
 
 constexpr std::size_t kStackBytes = 128 << 10;
-constexpr std::size_t kGuardBytes = 4096;
+constexpr std::size_t kGuardBytes = 64 << 10;   // a stack probe of AArch64 reaches this far
 constexpr std::size_t kArenaBytes = 128 << 10;  // more than a threadgroup may use, so that red zones fit
 constexpr std::size_t kRedZoneBytes = 64;
 constexpr std::size_t kMaxVariables = 64;
