@@ -30,7 +30,7 @@ class SimPipeline;
 enum class ThreadOrder : std::uint8_t { forward, reverse, random };
 
 struct SimOptions {
-  bool checked = false;  // the instrumented library: races, bounds, uninitialised reads; about a hundred times slower
+  bool checked = false;  // the instrumented library: races, bounds, uninitialised reads; tens of times slower
   ThreadOrder order = ThreadOrder::forward;  // of threads and threadgroups
   std::uint64_t seed = 0;
   bool shuffle_stage = false;         // threadgroups of all dispatches of a stage in one random order
