@@ -48,22 +48,41 @@ inline std::int32_t nearest(float value) {
   return static_cast<std::int32_t>(bits_of(value + shift) - bits_of(shift));
 }
 
-// Halves of 16 values; q = 256 * high + low with low in [-128, 127].
+inline constexpr int kSplitValues = 32;
+
+// Bytes 0, 2, 4, 6 and then 1, 3, 5, 7 of each 8; what a compiler can do with vectors.
+inline void order_nibbles(std::int8_t* values) {
+  constexpr std::uint64_t bytes = 0x00ff00ff00ff00ffULL;
+  constexpr std::uint64_t pairs = 0x0000ffff0000ffffULL;
+  constexpr std::uint64_t fours = 0x00000000ffffffffULL;
+  std::uint64_t words[kSplitValues / 8];
+  std::memcpy(words, values, sizeof words);
+  for (std::uint64_t& word : words) {
+    std::uint64_t even = word & bytes;
+    std::uint64_t odd = word >> 8 & bytes;
+    even = (even | even >> 8) & pairs;
+    odd = (odd | odd >> 8) & pairs;
+    even = (even | even >> 16) & fours;
+    odd = (odd | odd >> 16) & fours;
+    word = even | odd << 32;
+  }
+  std::memcpy(values, words, sizeof words);
+}
+
+// Halves of 32 values; q = 256 * high + low with low in [-128, 127].
 inline void split_values(const float* x, float inverse, ColumnOrder order, std::int8_t* high, std::int8_t* low) {
-  std::int16_t q[16];
-  for (int i = 0; i < 16; ++i) q[i] = static_cast<std::int16_t>(nearest(x[i] * inverse));
-  std::int8_t halves[2][16];
-  for (int i = 0; i < 16; ++i) {
-    halves[0][i] = static_cast<std::int8_t>((q[i] + 128) >> 8);
-    halves[1][i] = static_cast<std::int8_t>(q[i]);
+  std::int32_t q[kSplitValues];
+  std::int8_t high_bytes[kSplitValues];
+  std::int8_t low_bytes[kSplitValues];
+  for (int i = 0; i < kSplitValues; ++i) q[i] = nearest(x[i] * inverse);
+  for (int i = 0; i < kSplitValues; ++i) high_bytes[i] = static_cast<std::int8_t>((q[i] + 128) >> 8);
+  for (int i = 0; i < kSplitValues; ++i) low_bytes[i] = static_cast<std::int8_t>(q[i]);
+  if (order == ColumnOrder::nibble) {
+    order_nibbles(high_bytes);
+    order_nibbles(low_bytes);
   }
-  if (order == ColumnOrder::natural) {
-    for (int i = 0; i < 16; ++i) high[i] = halves[0][i];
-    for (int i = 0; i < 16; ++i) low[i] = halves[1][i];
-    return;
-  }
-  for (int i = 0; i < 16; ++i) high[i] = halves[0][(i & 8) + (i & 3) * 2 + ((i >> 2) & 1)];
-  for (int i = 0; i < 16; ++i) low[i] = halves[1][(i & 8) + (i & 3) * 2 + ((i >> 2) & 1)];
+  std::memcpy(high, high_bytes, sizeof high_bytes);
+  std::memcpy(low, low_bytes, sizeof low_bytes);
 }
 
 // A group whose magnitudes are all below 2^-100 counts as zero: its scale's inverse could overflow.
@@ -78,7 +97,7 @@ inline void quantize_row(const float* x, std::int64_t columns, std::int32_t grou
     const float inverse = usable ? limit / magnitude : 0.0F;
     scales[g] = bits >= infinity ? float_of(0x7fc00000U) : usable ? magnitude / limit : 0.0F;
     sums[g] = group_sum(x + begin, group_size);
-    for (std::int64_t k = begin; k < begin + group_size; k += 16) {
+    for (std::int64_t k = begin; k < begin + group_size; k += kSplitValues) {
       split_values(x + k, inverse, order, high + k, low + k);
     }
   }
