@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 
 #include "runtime/worker.h"
 
@@ -17,7 +16,6 @@ constexpr std::array<int, 4> kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
 
 struct Handlers {
   std::array<struct sigaction, kSignals.size()> previous = {};
-  std::once_flag installed;
 };
 
 Handlers& handlers() {
@@ -96,13 +94,16 @@ void on_fault(int signal, siginfo_t* information, void* context) {
 
 }  // namespace
 
+// Not std::call_once: it reaches for thread-local variables of the C++ library, which with this library's TLS model
+// must lie in static storage, and in a process that has loaded other extensions first they no longer can.
 void install_fault_handlers() {
-  std::call_once(handlers().installed, [] {
+  [[maybe_unused]] static const bool installed = [] {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &handlers().previous[i]);
-  });
+    return true;
+  }();
 }
 
 struct SignalStack::State {
