@@ -20,4 +20,5 @@ esac
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=ignore_noninstrumented_modules=1
-LD_PRELOAD=$runtime "$venv/bin/python" -m pytest -q -p no:cacheprovider "${@:-tests}"
+# The C++ library goes in with it: the runtime looks for its throw function when it starts.
+LD_PRELOAD="$runtime $(g++ -print-file-name=libstdc++.so)" "$venv/bin/python" -m pytest -q -p no:cacheprovider "${@:-tests}"
