@@ -13,8 +13,6 @@
 namespace lily::cpu {
 namespace {
 
-// Weight rows of one task: enough work to pay for taking it, few enough to balance the threads.
-constexpr std::int64_t kTaskRows = 4 * kRowTile;
 // Rows of a prompt whose logits are held at once while scoring.
 constexpr std::int64_t kScoreRows = 32;
 constexpr std::int64_t kDefaultChunk = 512;

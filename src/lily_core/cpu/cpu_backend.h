@@ -15,16 +15,18 @@
 
 namespace lily::cpu {
 
+// Weight rows of one task: enough work to pay for taking it, few enough to balance the threads.
+inline constexpr std::int64_t kTaskRows = 4 * kRowTile;
+
 // Memory that one worker thread uses inside a task.
 struct WorkerScratch {
   AlignedBuffer<std::byte> matmul;
   AlignedBuffer<std::byte> attention;
   AlignedBuffer<float> tile;  // [rows, weight rows of a task]
   std::vector<KvSpan> spans;
-  std::vector<const float*> queries;   // [rows]
-  std::vector<float*> outputs;         // [rows]
-  std::vector<std::int64_t> visible;   // [rows]
-  std::vector<std::int32_t> act_rows;  // [rows of an expert]
+  std::vector<const float*> queries;  // [rows]
+  std::vector<float*> outputs;        // [rows]
+  std::vector<std::int64_t> visible;  // [rows]
 };
 
 // One weight matrix of a parallel product: out[m, n] = (weight x[m])[n], or out += if accumulate.
@@ -125,6 +127,7 @@ class CpuBackend final : public Backend {
   std::vector<ExpertGroup> groups_;           // by expert, the shared expert last
   std::vector<std::int32_t> assignment_row_;  // [assignments] row of input_
   std::vector<float> assignment_weight_;      // [assignments]
+  std::vector<std::int32_t> act_row_;         // [assignments] row of expert_act_, or of shared_act_
   std::vector<std::int64_t> expert_begin_;    // [num_experts + 1]
   AlignedBuffer<float> expert_act_;           // [rows * num_experts_per_tok, moe_intermediate_size]
   AlignedBuffer<float> shared_act_;           // [rows, shared_expert_intermediate_size]

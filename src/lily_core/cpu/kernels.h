@@ -3,7 +3,7 @@
 // Arithmetic contract, the same for every instruction set:
 // - Activations that meet an affine (quantized) matrix are held in 16-bit block fixed point: in each group of
 //   group_size columns x[k] = scale * q[k], q = 256 * high + low, |q| <= 32512 = 127 * 256, high and low int8.
-//   The rounding error of a group is at most 2^-16 of its largest magnitude: norm-wise more accurate than bfloat16.
+//   The rounding error is at most 1/65024 of the largest magnitude of the group: norm-wise finer than bfloat16.
 // - A group's sum of code * q is an exact int32, whatever the order, so the kernels may split it as they like.
 // - Across groups, in ascending order, for each output:
 //       y = fma(float(group_sum), weight_scale * x_scale, y); y = fma(weight_bias, x_sum, y)

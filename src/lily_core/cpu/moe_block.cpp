@@ -11,8 +11,6 @@
 namespace lily::cpu {
 namespace {
 
-constexpr std::int64_t kTaskRows = 4 * kRowTile;  // weight rows of one task
-
 std::int64_t task_count(std::int64_t rows) { return (rows + kTaskRows - 1) / kTaskRows; }
 
 }  // namespace
@@ -60,6 +58,10 @@ void CpuBackend::group_by_expert(const MoeWeights& moe) {
 
   assignment_row_.resize(routed + static_cast<std::size_t>(rows));
   assignment_weight_.resize(routed + static_cast<std::size_t>(rows));
+  act_row_.resize(routed + static_cast<std::size_t>(rows));
+  const auto shared_begin = act_row_.begin() + static_cast<std::ptrdiff_t>(routed);
+  std::iota(act_row_.begin(), shared_begin, 0);
+  std::iota(shared_begin, act_row_.end(), 0);
   for (std::size_t i = 0; i < routed; ++i) {
     const auto place = static_cast<std::size_t>(expert_begin_[static_cast<std::size_t>(chosen_expert_[i])]++);
     assignment_row_[place] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) / chosen);
@@ -97,11 +99,8 @@ void CpuBackend::expert_down(std::int64_t first_needed_row, std::int64_t row_beg
   for (const ExpertGroup& group : groups_) {
     const bool shared = &group == &groups_.back();
     tile.reserve(group.count * kTaskRows);
-    std::vector<std::int32_t>& index = scratch(worker).act_rows;
-    index.resize(static_cast<std::size_t>(group.count));
-    std::iota(index.begin(), index.end(), static_cast<std::int32_t>(shared ? 0 : group.begin));
     multiply_block(group.mlp->down_proj, row_begin, row_end, shared ? shared_activations_ : expert_activations_,
-                   index.data(), group.count, tile.data() - row_begin, kTaskRows, worker);
+                   act_row_.data() + group.begin, group.count, tile.data() - row_begin, kTaskRows, worker);
     for (std::int64_t i = 0; i < group.count; ++i) {
       const auto assignment = static_cast<std::size_t>(group.begin + i);
       float* out = hidden_row(first_needed_row + assignment_row_[assignment]) + row_begin;
