@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from lily import errors
 from lily._version import __version__
+from lily.bench.ablation import ablate
 from lily.checkpoint import Plan, plan
 from lily.errors import LilyError
-from lily.model import Model
+from lily.model import Model, available_backends
+from lily.options import Options
 from lily.sampling import Sampling
 from lily.session import Session
 from lily.snapshot import Snapshot
+from lily.step_report import step_report
 
-__all__ = ["LilyError", "Model", "Plan", "Sampling", "Session", "Snapshot", "__version__", "errors", "plan"]
+__all__ = [
+    "LilyError",
+    "Model",
+    "Options",
+    "Plan",
+    "Sampling",
+    "Session",
+    "Snapshot",
+    "__version__",
+    "ablate",
+    "available_backends",
+    "errors",
+    "plan",
+    "step_report",
+]

@@ -26,6 +26,7 @@ from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ClosedError, ConfigError, MemoryLimitError
 from lily.fingerprint import weights_fingerprint
+from lily.options import Options
 from lily.sampling import Sampling
 from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
 from lily.session_file import load_snapshot
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from lily.chat import Chat
     from lily.chat.chat import ChatSupport
 
-__all__ = ["Model"]
+__all__ = ["Model", "available_backends"]
 
 logger = logging.getLogger("lily")
 
@@ -74,6 +75,7 @@ class Model:
         source: str | Path,
         *,
         backend: str = "auto",
+        options: Options | None = None,
         max_context: int | None = None,
         threads: int | None = None,
         memory_limit: int | None = None,
@@ -96,8 +98,11 @@ class Model:
         source : str or Path
             A checkpoint directory, one .safetensors file beside its config.json, ``"lily-tiny"`` (the bundled small
             model), or a Hugging Face Hub id (needs the extra ``hub``).
-        backend : {"auto", "cpu"}
-            What computes. "auto" takes the best one of this machine.
+        backend : {"auto", "cpu", "sim", ...}
+            What computes; `available_backends` lists them. "auto" takes the best one of this machine. "sim" runs the
+            GPU engine's kernels on the CPU, slowly and with checks: it is for developers.
+        options : Options, optional
+            Switches of the GPU engine, all on by default. The CPU backend has none.
         max_context : int, optional
             Most tokens of a session; the config's max_position_embeddings by default. Memory for the KV cache grows
             as it is used.
@@ -138,8 +143,7 @@ class Model:
             The backend is not available here.
         """
         started = time.perf_counter()
-        if backend not in ("auto", "cpu"):
-            raise BackendError(f'backend "{backend}" is not part of this build; available: "auto", "cpu"')
+        chosen = _choose_backend(backend)
         cache_bytes = (
             default_cache_bytes()
             if prefix_cache_bytes is None
@@ -150,25 +154,30 @@ class Model:
         if prefix_cache_dir is not None and cache_bytes == 0:
             raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
-        options = _core.EngineOptions()
-        options.backend = "cpu"
-        options.threads = _positive("threads", threads)
-        options.max_context = _positive("max_context", max_context)
-        options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
-        options.cpu_isa = _text("cpu_isa", cpu_isa or "")
-        options.kv_cache_type = _text("kv_cache_type", kv_cache_type)
+        engine_options = _core.EngineOptions()
+        engine_options.backend = chosen
+        engine_options.threads = _positive("threads", threads)
+        engine_options.max_context = _positive("max_context", max_context)
+        engine_options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
+        engine_options.cpu_isa = _text("cpu_isa", cpu_isa or "")
+        engine_options.kv_cache_type = _text("kv_cache_type", kv_cache_type)
+        if options is not None:
+            if chosen == "cpu":
+                raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
+            engine_options.gpu = options._native()
         longest = checkpoint.config.max_position_embeddings
-        if options.max_context > longest:
+        if engine_options.max_context > longest:
             raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
         if memory_limit is not None:
-            _enforce_memory_limit(checkpoint, options, _positive("memory_limit", memory_limit))
-        native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), options)
+            _enforce_memory_limit(checkpoint, engine_options, _positive("memory_limit", memory_limit))
+        native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), engine_options)
         logger.info(
-            "loaded %s in %.0f ms: cpu backend, %s kernels, %d threads",
+            "loaded %s in %.0f ms: %s",
             checkpoint.directory,
             1e3 * (time.perf_counter() - started),
-            native.options.cpu_isa,
-            native.options.threads,
+            f"cpu backend, {native.options.cpu_isa} kernels, {native.options.threads} threads"
+            if chosen == "cpu"
+            else f"{chosen} backend",
         )
         model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)
         if prefix_cache_dir is not None:
@@ -445,6 +454,11 @@ class Model:
         return self._open().options.max_context
 
     @property
+    def backend(self) -> str:
+        """What computes: one of `available_backends`."""
+        return self._open().options.backend
+
+    @property
     def threads(self) -> int:
         """CPU threads in use."""
         return self._open().options.threads
@@ -479,7 +493,8 @@ class Model:
         if self.closed:
             return f"<lily.Model {name!r} closed>"
         layers = len(self.config.layer_types)
-        return f"<lily.Model {name!r} layers={layers} backend='cpu' isa={self.cpu_isa!r} threads={self.threads}>"
+        cpu = f" isa={self.cpu_isa!r} threads={self.threads}" if self.backend == "cpu" else ""
+        return f"<lily.Model {name!r} layers={layers} backend={self.backend!r}{cpu}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lily.Model cannot be pickled: its weights are mapped in this process; load it there instead")
@@ -496,6 +511,21 @@ class Model:
         if self._native is None:
             raise ClosedError("this model is closed; load it again with lily.Model.load()")
         return self._native
+
+
+def available_backends() -> tuple[str, ...]:
+    """The names that `Model.load` takes as `backend` on this machine, besides "auto"."""
+    return ("cpu", *_core.gpu.available_devices())
+
+
+def _choose_backend(name: str) -> str:
+    names = available_backends()
+    if name == "auto":
+        return next((device for device in ("metal", "cuda") if device in names), "cpu")
+    if name not in names:
+        listed = ", ".join(f'"{known}"' for known in ("auto", *names))
+        raise BackendError(f'backend "{name}" is not part of this build or not on this machine; available: {listed}')
+    return name
 
 
 def _positive(name: str, value: int | None) -> int:

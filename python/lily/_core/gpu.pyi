@@ -72,6 +72,11 @@ class Counters:
     @property
     def decode(self) -> PassReport: ...
 
+def set_options(model: lily._core.Model, options: lily._core.Options) -> None:
+    """
+    Other switches from the next pass on: for measuring. No session may be in a call.
+    """
+
 def counters(model: lily._core.Model) -> Counters: ...
 
 def copied_weights(model: lily._core.Model) -> tuple[int, int]:

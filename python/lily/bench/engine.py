@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lily.bench.errors import BenchError
+from lily.sampling import Sampling
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -46,14 +47,12 @@ class LilyEngine:
         return seconds
 
     def decode(self, context: int, tokens: int) -> float:
-        """Seconds for `tokens` greedy tokens after a prompt of `context` tokens, which is not timed."""
+        """Seconds for `tokens` steps of greedy decoding after a prompt of `context` tokens, which is not timed."""
         self._session.reset()
-        token = int(self._session.prefill(random_ids(context, self._vocab_size)).argmax())
-        produced = []
+        self._session.prefill(random_ids(context, self._vocab_size))
         start = time.perf_counter()
-        for _ in range(tokens):
-            token = int(self._session.decode(token).argmax())
-            produced.append(token)
+        # The first of these tokens comes from the logits of the prompt, each of the others takes a step.
+        produced = list(self._session.generate(tokens + 1, sampling=Sampling.greedy(), stop_tokens=()))
         seconds = time.perf_counter() - start
         self._record(f"decode {context}", produced)
         return seconds

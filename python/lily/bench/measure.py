@@ -30,6 +30,7 @@ class Workload:
     threads: int | None
     gguf: Path | None = None  # the peer's file; None: no peer
     peer_python: str = ""
+    backend: str = "cpu"
     bandwidth_bytes: int = 1 << 30  # buffer of each thread
 
 
@@ -47,17 +48,21 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
 
     checkpoint = read_checkpoint(resolve_source(source))
     start = time.perf_counter()
-    with Model.load(source, backend="cpu", threads=workload.threads, prefix_cache_bytes=0) as model:
+    with Model.load(source, backend=workload.backend, threads=workload.threads, prefix_cache_bytes=0) as model:
         load_seconds = time.perf_counter() - start
         native = model._open().options
+        backend = native.backend
         engine = LilyEngine(model, checkpoint.config.vocab_size)
         lily, peers, version = _rounds(engine, workload, native.threads, report)
         memory = resident_memory()
         threads, isa = native.threads, native.cpu_isa
-    report("memory bandwidth")
-    bandwidth = {n: read_bandwidth(n, buffer_bytes=workload.bandwidth_bytes) for n in sorted({1, threads})}
+    bandwidth: dict[int, float] = {}
+    if backend == "cpu":
+        report("memory bandwidth")
+        bandwidth = {n: read_bandwidth(n, buffer_bytes=workload.bandwidth_bytes) for n in sorted({1, threads})}
     result: dict[str, Any] = {
         "model": str(checkpoint.directory),
+        "backend": backend,
         "isa": isa,
         "threads": threads,
         "load_seconds": round(load_seconds, 4),
@@ -70,8 +75,10 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
     }
     for context in workload.context:
         traffic = decode_bytes(checkpoint, context)
-        rate = bandwidth[threads] / traffic.total
-        result["roof"][f"decode {context}"] = {"bytes": traffic.to_dict(), "tokens_per_second": round(rate, 3)}
+        roof: dict[str, Any] = {"bytes": traffic.to_dict()}
+        if bandwidth:
+            roof["tokens_per_second"] = round(bandwidth[threads] / traffic.total, 3)
+        result["roof"][f"decode {context}"] = roof
     if peers:
         result["peer"] = {"name": "llama.cpp", "version": version, "file": str(workload.gguf), "modes": {}}
         for mode, figures in peers.items():

@@ -18,7 +18,7 @@ def render(result: dict[str, Any]) -> str:
         row = [name, _figure(figures), *(_figure(mode[name]) for mode in modes.values())]
         if modes:
             row.append(f"{result['ratio'][name]:.2f}")
-        if roof:
+        if roof and "tokens_per_second" in roof:
             rate = roof["tokens_per_second"]
             row += [f"{rate:.1f}", f"{100 * figures['median'] / rate:.0f} %"]
         else:
@@ -37,7 +37,10 @@ def _figure(figures: dict[str, Any]) -> str:
 
 
 def _machine(result: dict[str, Any]) -> list[str]:
-    lines = [f"{result['isa']} kernels, {result['threads']} threads, loaded in {1e3 * result['load_seconds']:.0f} ms"]
+    engine = f"{result['backend']} backend"
+    if result["backend"] == "cpu":
+        engine += f", {result['isa']} kernels, {result['threads']} threads"
+    lines = [f"{engine}, loaded in {1e3 * result['load_seconds']:.0f} ms"]
     for threads, rate in result["bandwidth_bytes_per_second"].items():
         lines.append(f"memory read bandwidth, threads: {threads}: {rate / 1e9:.1f} GB/s")
     for name, roof in result["roof"].items():

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lily._version import __version__
+from lily.cli.ablate import ablate
 from lily.cli.bench import bench
 from lily.cli.chat import chat
 from lily.cli.generate import generate
@@ -39,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (bench, chat, generate, info, perplexity, serve, step_report):
+for _command in (ablate, bench, chat, generate, info, perplexity, serve, step_report):
     app.command(epilog=_command.epilog)(_command.function)
 
 

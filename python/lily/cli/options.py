@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lily.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from lily.sampling import Sampling
 
-__all__ = ["DEFAULT_MODEL", "SamplingOptions"]
+__all__ = ["DEFAULT_MODEL", "SamplingOptions", "lengths"]
 
 DEFAULT_MODEL = "lily-tiny"
 
@@ -48,3 +50,14 @@ class SamplingOptions:
             if getattr(self, name) is not None
         }
         return dataclasses.replace(recommended, **given)
+
+
+def lengths(name: str, text: str) -> tuple[int, ...]:
+    """The numbers of tokens that an option lists."""
+    try:
+        numbers = tuple(int(part) for part in text.replace(",", " ").split())
+    except ValueError as error:
+        raise InvalidArgumentError(f"{name} takes numbers separated by commas, not {text!r}") from error
+    if not numbers or min(numbers) < 1:
+        raise InvalidArgumentError(f"{name} takes positive numbers separated by commas, not {text!r}")
+    return numbers

@@ -78,8 +78,8 @@ gpu::DeclaredFormats formats_of(const std::map<std::string, std::pair<MatrixForm
   return all;
 }
 
-const gpu::GpuBackend& gpu_backend(Model& model) {
-  const auto* backend = dynamic_cast<const gpu::GpuBackend*>(&model.backend());
+gpu::GpuBackend& gpu_backend(Model& model) {
+  auto* backend = dynamic_cast<gpu::GpuBackend*>(&model.backend());
   if (backend == nullptr) throw Error(ErrorKind::invalid_argument, "this model does not run on a GPU device");
   return *backend;
 }
@@ -142,6 +142,13 @@ void bind_models(nb::module_& module) {
       .def_ro("decode_seconds", &gpu::BackendCounters::decode_seconds)
       .def_ro("prefill", &gpu::BackendCounters::prefill)
       .def_ro("decode", &gpu::BackendCounters::decode);
+  module.def(
+      "set_options",
+      [](Model& model, const Options& options) {
+        const std::scoped_lock lock(model.compute_mutex());
+        gpu_backend(model).set_options(options);
+      },
+      "model"_a, "options"_a, "Other switches from the next pass on: for measuring. No session may be in a call.");
   module.def("counters", [](Model& model) { return gpu_backend(model).counters(); }, "model"_a);
   module.def(
       "copied_weights",

@@ -86,7 +86,8 @@ std::shared_ptr<const PlannedPass> GpuBackend::plan_step(GpuSessionState& state,
   memory.push_back(arena_.buffer().get());
   const AttentionSplit split = attention_split(config_, options_, position);
   StepPlan& cached = state.plans[index];
-  if (cached.pass != nullptr && cached.memory == memory && cached.split == split && cached.choice == choice) {
+  if (cached.pass != nullptr && cached.options_revision == options_revision_ && cached.memory == memory &&
+      cached.split == split && cached.choice == choice) {
     counters_.decode = cached.pass->report;
     return cached.pass;
   }
@@ -95,7 +96,11 @@ std::shared_ptr<const PlannedPass> GpuBackend::plan_step(GpuSessionState& state,
   encode_decode(encoder, config_, weights_, state.views(index, position), choice);
   auto planned = std::make_shared<PlannedPass>(plan_pass(pass, arena_, options_.concurrent_stages));
   memory.back() = arena_.buffer().get();
-  cached = {.memory = std::move(memory), .split = split, .choice = choice, .pass = planned};
+  cached = {.memory = std::move(memory),
+            .options_revision = options_revision_,
+            .split = split,
+            .choice = choice,
+            .pass = planned};
   counters_.decode = planned->report;
   return planned;
 }

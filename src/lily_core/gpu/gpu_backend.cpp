@@ -63,6 +63,12 @@ GpuBackend::GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig
       pass_seconds_(options.gpu.pass_seconds),
       chunk_rows_(pass_seconds_ < 1e8 ? std::min(kFirstChunk, options.prefill_chunk) : options.prefill_chunk) {}
 
+void GpuBackend::set_options(const Options& options) {
+  options.validate();
+  options_ = options;
+  ++options_revision_;
+}
+
 std::unique_ptr<SessionState> GpuBackend::create_state() const {
   return std::make_unique<GpuSessionState>(device_, config_, max_context_);
 }

@@ -56,6 +56,8 @@ class GpuBackend final : public Backend {
   std::optional<std::int32_t> step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice,
                                    std::span<float> logits) override;
 
+  // From the next pass on; between two calls of the engine only. Weights and states stay.
+  void set_options(const Options& options);
   [[nodiscard]] const CopiedWeights& copied_weights() const { return weights_.copied(); }
   [[nodiscard]] const BackendCounters& counters() const { return counters_; }
   [[nodiscard]] device::Device& device() { return *device_; }
@@ -91,6 +93,7 @@ class GpuBackend final : public Backend {
   std::shared_ptr<device::Device> device_;
   const ModelConfig& config_;
   Options options_;
+  std::uint64_t options_revision_ = 0;  // planned passes of another one are made anew
   std::int64_t max_context_;
   DeviceWeights weights_;
   Arena arena_;

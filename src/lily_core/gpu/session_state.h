@@ -34,6 +34,7 @@ struct CacheBuffers {
 // Planned passes of decode steps, one for each direction between the two copies of the state.
 struct StepPlan {
   std::vector<const void*> memory;  // what the plan names
+  std::uint64_t options_revision = 0;
   AttentionSplit split;
   std::optional<DeviceChoice> choice;
   std::shared_ptr<const PlannedPass> pass;

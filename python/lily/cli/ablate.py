@@ -1,0 +1,53 @@
+"""lily ablate: what every mechanism of the GPU engine is worth on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from lily.cli import options
+from lily.cli.command import command
+from lily.cli.terminal import remark
+
+__all__ = ["ablate"]
+
+
+@command("""\
+  lily ablate ./Qwen3.6-35B-A3B-4bit
+  lily ablate ./Qwen3.6-35B-A3B-4bit --only D5 --only D6 --context 4096,32768 --json
+  lily ablate lily-tiny --backend sim --prompt 64 --context 32 --decode 8 --runs 1
+""")
+def ablate(
+    model: options.Model = options.DEFAULT_MODEL,
+    backend: options.Backend = "auto",
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="MECHANISM", help="Measure this one, as P1 or D4; all by default.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Prompt lengths, separated by commas.")] = None,
+    context: Annotated[str | None, typer.Option(help="Tokens before decoding, separated by commas.")] = None,
+    decode: Annotated[int, typer.Option(min=1, help="Tokens of one decoding run.")] = 32,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of which medians are taken.")] = 5,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Run the GPU engine with one mechanism off at a time, in turn with all on, and print the table of gains.
+
+    Lengths are by default those at which each mechanism was published to matter. The figures of the sim backend count
+    the simulator's work, not a GPU's.
+    """
+    from lily.bench.ablation import ablate as measure
+
+    result = measure(
+        model,
+        backend=backend,
+        mechanisms=only or None,
+        prompt=None if prompt is None else options.lengths("--prompt", prompt),
+        context=None if context is None else options.lengths("--context", context),
+        decode=decode,
+        runs=runs,
+        report=remark,
+    )
+    sys.stdout.write((json.dumps(result.to_dict(), indent=2) if as_json else str(result)) + "\n")
