@@ -7,6 +7,7 @@
 //     tile.multiply_accumulate(a, a_stride, b, b_stride, simdgroup);      // c += a b^T, sums in float
 //     threadgroup_barrier(mem_threadgroup)                                // before a and b are filled again
 //   tile.store_device(c, stride, rows, columns, simdgroup, lane);         // or store_threadgroup
+// Between products, tile.scale_rows(factors, simdgroup, lane) multiplies row r of the sums by factors[r].
 //
 // ROWS is 16, 32 or 64; COLUMNS a multiple of 32; DEPTH a multiple of 16. All 128 threads make every call. Strides
 // count elements; a row's padding (8 elements of 16 bits, say) keeps its accesses off one bank.
@@ -48,6 +49,10 @@ struct TileFragments {
   }
   // The element of fragment (i, j) that this lane holds in column `tile_fragment_column(lane) + e`.
   METAL_FUNC float element(int i, int j, int e) { return sums[i][j].thread_elements()[e]; }
+  // Multiplies what this lane holds of the fragments (i, all j), which is of one row.
+  METAL_FUNC void scale(int i, float factor) {
+    UNROLL for (int j = 0; j < FN; j++) sums[i][j].thread_elements() *= factor;
+  }
 };
 
 METAL_FUNC int tile_fragment_row(uint lane) { return int(((lane >> 4) & 1u) * 4u + ((lane >> 1) & 3u)); }
@@ -66,6 +71,11 @@ struct Tile {
                                       uint simdgroup) {
     fragments.multiply_accumulate(a + first_row(simdgroup) * a_stride, a_stride,
                                   b + first_column(simdgroup) * b_stride, b_stride);
+  }
+
+  METAL_FUNC void scale_rows(threadgroup const float* factors, uint simdgroup, uint lane) {
+    const int row = first_row(simdgroup) + tile_fragment_row(lane);
+    UNROLL for (int i = 0; i < ROWS / (8 * SPLIT); i++) fragments.scale(i, factors[row + 8 * i]);
   }
 
   // All ROWS x COLUMNS sums to threadgroup memory.

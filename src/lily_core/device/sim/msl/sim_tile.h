@@ -25,6 +25,12 @@ struct DeviceTile {
     ::lily_sim::complete(group);
   }
   LILY_FN float element(int i, int j, int e) { return elements[i][j][e]; }
+  LILY_FN void scale(int i, float factor) {
+    for (int j = 0; j < FN; j++) {
+      elements[i][j][0] *= factor;
+      elements[i][j][1] *= factor;
+    }
+  }
 
  private:
   static __attribute__((noinline)) void multiply_for_all(DeviceTile* const* lanes, const T* a, int a_stride, const T* b,
