@@ -31,7 +31,14 @@ from lily.sampling import Sampling
 from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
 from lily.session_file import load_snapshot
 from lily.snapshot import Snapshot
-from lily.text import ChatTemplate, GenerationDefaults, Tokenizer, read_generation_defaults, read_stop_tokens
+from lily.text import (
+    ChatTemplate,
+    GenerationDefaults,
+    TextGuard,
+    Tokenizer,
+    read_generation_defaults,
+    read_stop_tokens,
+)
 
 if TYPE_CHECKING:
     from lily.chat import Chat
@@ -382,6 +389,8 @@ class Model:
     ) -> list[int]:
         """Token ids of a conversation, as the checkpoint's template writes it.
 
+        The texts of control tokens, such as ``<|im_end|>``, are plain text where they stand in messages and tools.
+
         Parameters
         ----------
         messages : sequence of mappings
@@ -393,10 +402,13 @@ class Model:
         **template_kwargs
             Passed to the template, e.g. ``enable_thinking=False``.
         """
-        text = self.chat_template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **template_kwargs
-        )
-        return self.tokenizer.encode(text)
+        guard, template = self._text_guard, self.chat_template
+        text = guard.render(template, messages, tools, add_generation_prompt=add_generation_prompt, **template_kwargs)
+        return guard.encode(text)
+
+    @cached_property
+    def _text_guard(self) -> TextGuard:
+        return TextGuard(self.tokenizer)
 
     @cached_property
     def generation_defaults(self) -> GenerationDefaults:

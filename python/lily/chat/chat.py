@@ -307,8 +307,10 @@ class Chat:
         yield turn.done(len(encoded.ids), cached, seconds)
 
     def _render(self, messages: list[dict[str, Any]], *, generation: bool) -> str:
-        return self._model.chat_template.render(
-            messages, self._definitions, add_generation_prompt=generation, **self._template_options
+        template = self._model.chat_template
+        guard = self._model.chat_support.encoder.guard
+        return guard.render(
+            template, messages, self._definitions, add_generation_prompt=generation, **self._template_options
         )
 
     def _remember(self, normal: list[dict[str, Any]], prompt: str, turn: Turn) -> None:

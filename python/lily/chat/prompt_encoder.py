@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lily.text import Tokenizer
+from lily.text import TextGuard, Tokenizer
 
 __all__ = ["EncodedPrompt", "PromptEncoder"]
 
@@ -42,6 +42,7 @@ class PromptEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.guard = TextGuard(tokenizer)  #: renders the prompts
         self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
         self._size = 0
         self._ends: set[str] = set()  # texts that end a turn
@@ -76,7 +77,7 @@ class PromptEncoder:
                 self._size -= len(oldest.ids)
 
     def encode(self, text: str, offsets: Iterable[int] = ()) -> EncodedPrompt:
-        """Return the ids of a rendered prompt.
+        """Return the ids of a prompt that the guard has rendered.
 
         Parameters
         ----------
@@ -106,7 +107,7 @@ class PromptEncoder:
     ) -> None:
         inner = [offset for offset in wanted if start < offset < end]
         for left, right in itertools.pairwise([start, *inner, end]):
-            ids += self._tokenizer.encode(text[left:right])
+            ids += self.guard.encode(text[left:right])
             if right in inner:
                 positions.append(len(ids))
 

@@ -5,6 +5,7 @@ from lily.text.detokenizer import StreamingDetokenizer
 from lily.text.generation_config import GenerationDefaults, read_generation_defaults
 from lily.text.messages import prepare_messages
 from lily.text.stop_tokens import read_stop_tokens
+from lily.text.text_guard import TextGuard
 from lily.text.tokenizer import Tokenizer
 from lily.text.tokenizer_config import TokenizerConfig, read_tokenizer_config
 
@@ -12,6 +13,7 @@ __all__ = [
     "ChatTemplate",
     "GenerationDefaults",
     "StreamingDetokenizer",
+    "TextGuard",
     "Tokenizer",
     "TokenizerConfig",
     "prepare_messages",
