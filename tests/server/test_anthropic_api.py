@@ -77,3 +77,28 @@ def test_the_anthropic_client_makes_a_tool_round(client):
         after = api.messages.create(messages=[*record["messages"], *history], **fields)
         assert after.stop_reason in ("end_turn", "tool_use")
         assert after.usage.cache_read_input_tokens > 0
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("system", [{}, {"system": "Be brief."}])
+def test_errors_name_the_message_of_the_request(client, path, system):
+    results = [{"type": "tool_result", "tool_use_id": str(at), "content": "x"} for at in range(2)]
+    for messages, place in (
+        ([{"role": "user", "content": results}, *HELLO], "messages.0"),
+        ([{"role": "user", "content": [*results, {"type": "text", "text": "x"}]}], "messages.0"),
+    ):
+        response = ask(client, path, messages=messages, **system)
+        assert response.status_code == 400
+        assert f"{place} is the result of a tool" in response.json()["error"]["message"]
+
+
+def test_errors_of_tools_are_told_to_the_model(client):
+    call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+
+    def count(content, **more):
+        result = {"type": "tool_result", "tool_use_id": "1", "content": content, **more}
+        history = [*HELLO, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        return ask(client, "/v1/messages/count_tokens", messages=history).json()["input_tokens"]
+
+    assert count("no such file", is_error=True) == count("Error: no such file") > count("no such file")
+    assert count("Error: gone", is_error=True) == count("Error: gone", is_error=False)

@@ -243,3 +243,52 @@ def test_the_openai_client(client):
         with pytest.raises(openai.BadRequestError) as caught:
             api.chat.completions.create(model="lily-tiny", messages=[])
         assert caught.value.param == "messages"
+
+
+def counted(client, status, endpoint="chat_completions"):
+    line = f'lily_requests_total{{endpoint="{endpoint}",status="{status}"}} '
+    text = client.get("/metrics").text
+    return float(text.partition(line)[2].partition("\n")[0] or 0)
+
+
+def test_streams_that_fail_later_are_counted_as_failed(client, monkeypatch):
+    from lily.chat import ContentDelta
+    from lily.server import chat_completions
+
+    def failing(service, wanted):
+        def work(ticket):
+            yield 0, ContentDelta("Hel")
+            raise MemoryError("planted")
+
+        return work
+
+    before = [counted(client, status) for status in (200, 500)]
+    monkeypatch.setattr(chat_completions, "chat_work", failing)
+    response = ask(client, stream=True)
+    monkeypatch.undo()
+    assert '"type":"server_error"' in response.text
+    assert "[DONE]" not in response.text
+    assert [counted(client, status) for status in (200, 500)] == [before[0], before[1] + 1]
+    ask(client, stream=True, max_tokens=1)
+    assert counted(client, 200) == before[0] + 1
+
+
+def test_streams_tell_how_long_they_waited(client, monkeypatch):
+    slow_generation(monkeypatch, [])
+    fields = {"stream": True, "max_tokens": 10, "stream_options": {"include_usage": True}}
+    with ThreadPoolExecutor(2) as pool:
+        streams = [pool.submit(ask, client, **fields) for _ in range(2)]
+    ends = [chunks_of(stream.result())[-1] for stream in streams]
+    waits = sorted(end["timings"]["queue_seconds"] for end in ends)
+    assert waits[1] > 0.15  # ten tokens of 20 ms each were before it
+    assert waits[0] < waits[1]
+
+
+def test_errors_of_calls_name_the_message_as_given(client):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    system = [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]
+    result = {"role": "tool", "tool_call_id": "1", "content": "x"}
+    history = [*HELLO, {"role": "assistant", "tool_calls": [call]}, result]
+    error = ask(client, [*system, *history]).json()["error"]
+    assert error["param"] == "messages[3]"
+    assert "not valid JSON" in error["message"]

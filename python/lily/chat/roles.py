@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from lily.errors import TemplateError
+from lily.text.messages import prepare_messages
 
 __all__ = ["LaterSystem", "normalize_messages"]
 
@@ -40,7 +41,7 @@ def normalize_messages(
     """
     if isinstance(messages, (str, bytes, Mapping)):
         raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
-    given = [_checked(index, message) for index, message in enumerate(messages)]
+    given = prepare_messages(_checked(index, message) for index, message in enumerate(messages))
     leading = next((at for at, message in enumerate(given) if message["role"] not in _SYSTEM_ROLES), len(given))
     system = [message["content"] for message in given[:leading] if message["content"]]
     merged: list[dict[str, Any]] = []

@@ -21,11 +21,14 @@ def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
     """The conversation, tools and options of a Messages request, but for max_tokens."""
     system = _system(fields.any("system"))
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    places = ["system"] * len(messages)
     given = fields.required("messages")
     if not isinstance(given, list) or not given:
         raise fields.wrong("messages", "a list that is not empty", given)
     for index, message in enumerate(given):
-        messages += _message(f"messages.{index}", message)
+        place = f"messages.{index}"
+        messages += _message(place, message)
+        places += [place] * (len(messages) - len(places))
     thinking = fields.mapping("thinking") or {"type": "disabled"}
     choice = fields.mapping("tool_choice")
     default = service.model.default_sampling
@@ -49,6 +52,7 @@ def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
         thinking=thinking.get("type") in ("enabled", "adaptive"),
         options=options,
         later_system=service.options.later_system,
+        places=places,
     )
 
 
@@ -96,6 +100,8 @@ def _user(where: str, blocks: list[Any]) -> list[dict[str, Any]]:
     for at, block in enumerate(blocks):
         if isinstance(block, dict) and block.get("type") == "tool_result":
             text = "".join(_texts(f"{where}.{at}.content", block.get("content") or ""))
+            if block.get("is_error") is True and not text.lower().startswith("error"):
+                text = f"Error: {text}"  # the template has no other place to say so
             results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
         else:
             texts.append(_text(f"{where}.{at}", block))

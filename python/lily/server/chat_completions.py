@@ -211,9 +211,9 @@ class _ChunkFormat:
             field = "content" if isinstance(event, ContentDelta) else "reasoning_content"
             yield self._chunk(choice, {field: event.text}, logprobs=event.logprobs)
 
-    def end(self) -> Iterator[bytes]:
+    def end(self, queue_seconds: float) -> Iterator[bytes]:
         if self._include_usage and self._dones:
-            timings = timings_body(self._dones, 0.0)
+            timings = timings_body(self._dones, queue_seconds)
             yield sse({**self._head, "choices": [], "usage": usage_body(self._dones), "timings": timings})
         yield sse("[DONE]")
 

@@ -150,9 +150,10 @@ class _TextFormat:
         elif isinstance(event, ContentDelta):
             yield self._chunk(_choice(choice, prefix + event.text, None, list(event.logprobs)))
 
-    def end(self) -> Iterator[bytes]:
+    def end(self, queue_seconds: float) -> Iterator[bytes]:
         if self._include_usage and self._dones:
-            yield sse({**self._head, "choices": [], "usage": _usage(self._dones)})
+            timings = timings_body(self._dones, queue_seconds)
+            yield sse({**self._head, "choices": [], "usage": _usage(self._dones), "timings": timings})
         yield sse("[DONE]")
 
     def error(self, error: ApiError) -> bytes:

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lily.chat import Answer, Done, TokenLogprob, ToolCallEvent, collect
 from lily.chat.events import Event
 from lily.errors import CancelledError
-from lily.server.endpoint import client_of
+from lily.server.endpoint import CLIENT_GONE, LongResponse, client_of
 from lily.server.engine import Failure, Finished, PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, as_api_error
 from lily.server.service import Service
@@ -34,8 +33,8 @@ class StreamFormat(Protocol):
     def event(self, choice: int, event: Event) -> Iterable[bytes]:
         """An event of a choice."""
 
-    def end(self) -> Iterable[bytes]:
-        """After the last event."""
+    def end(self, queue_seconds: float) -> Iterable[bytes]:
+        """After the last event of a request that waited that long."""
 
     def error(self, error: ApiError) -> bytes:
         """Instead of the rest."""
@@ -91,7 +90,7 @@ async def start_stream(service: Service, request: Request, work: Work, form: Str
     return EventStream(service, ticket, form)
 
 
-class EventStream(Response):
+class EventStream(LongResponse):
     """Server-sent events of one ticket; a client that goes cancels it."""
 
     media_type = "text/event-stream"
@@ -102,15 +101,19 @@ class EventStream(Response):
         self._service = service
         self._ticket = ticket
         self._form = form
+        self._outcome = CLIENT_GONE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events as they come."""
-        async with _cancelled_on_disconnect(receive, self._ticket):
-            with contextlib.suppress(OSError):  # the client has gone
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                async for part in self._parts():
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        try:
+            async with _cancelled_on_disconnect(receive, self._ticket):
+                with contextlib.suppress(OSError):  # the client has gone
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    async for part in self._parts():
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self.when_finished(self._outcome)
 
     async def _parts(self) -> AsyncIterator[bytes]:
         interval = self._service.options.keep_alive_seconds
@@ -119,7 +122,7 @@ class EventStream(Response):
         said = time.monotonic()
         while not isinstance(item := await self._ticket.next(interval), Finished):
             if isinstance(item, Failure):
-                yield self._form.error(as_api_error(item.error))
+                yield self._failed(item.error)
                 return
             if isinstance(item, PrefillProgress):
                 prefill = item
@@ -139,11 +142,17 @@ class EventStream(Response):
             if isinstance(event, Done):
                 self._service.metrics.count_turn(event, self._ticket.queue_seconds)
                 if event.finish_reason == "cancelled":
-                    yield self._form.error(as_api_error(CancelledError()))
+                    yield self._failed(CancelledError())
                     return
             said = time.monotonic()
             yield b"".join(self._form.event(choice, event))
-        yield b"".join(self._form.end())
+        self._outcome = 200
+        yield b"".join(self._form.end(self._ticket.queue_seconds))
+
+    def _failed(self, error: BaseException) -> bytes:
+        told = as_api_error(error)
+        self._outcome = CLIENT_GONE if self._ticket.left else told.status
+        return self._form.error(told)
 
 
 def _comment(prefill: PrefillProgress | None) -> bytes:
@@ -155,6 +164,7 @@ async def _cancelled_on_disconnect(receive: Receive, ticket: Ticket) -> AsyncIte
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        ticket.left = True
         ticket.cancel()
 
     watching = asyncio.create_task(watch())

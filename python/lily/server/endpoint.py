@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 import json
 from collections.abc import Awaitable, Callable
@@ -15,9 +16,17 @@ from lily.server.errors import ApiError, anthropic_body, as_api_error, openai_bo
 from lily.server.fields import Fields
 from lily.server.service import Service
 
-__all__ = ["Endpoint", "Handler", "client_of", "error_response"]
+__all__ = ["CLIENT_GONE", "Endpoint", "Handler", "LongResponse", "client_of", "error_response"]
 
 Handler = Callable[[Service, Request, Fields], Awaitable[Response]]
+CLIENT_GONE = 499  # the status that metrics count for a request whose client did not wait
+
+
+class LongResponse(Response):
+    """A response that may fail after it has begun; it calls `when_finished` with the status that it ended in."""
+
+    def when_finished(self, status: int) -> None:
+        """Replaced by whoever wants to know."""
 
 
 class Endpoint:
@@ -41,10 +50,14 @@ class Endpoint:
             body = await read_body(request, self._service) if request.method == "POST" else {}
             response = await self._handler(self._service, request, Fields(body))
         except ClientDisconnect:
-            response = Response(status_code=499)
+            response = Response(status_code=CLIENT_GONE)
         except Exception as error:  # every failure has an answer in the API's shape
             response = error_response(as_api_error(error), anthropic=self._anthropic)
-        self._service.metrics.count_request(self._name, response.status_code)
+        count = functools.partial(self._service.metrics.count_request, self._name)
+        if isinstance(response, LongResponse):
+            response.when_finished = count  # type: ignore[method-assign]
+        else:
+            count(response.status_code)
         return response
 
 

@@ -49,6 +49,7 @@ class Ticket:
         self.client = client
         self.queued_at = time.perf_counter()
         self.started_at: float | None = None
+        self.left = False  #: whether the client has gone
         self._work = work
         self._loop = loop
         self._items: asyncio.Queue[Item] = asyncio.Queue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from lily.errors import (
@@ -77,8 +78,8 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def as_api_error(error: BaseException, *, first_message: int = 0) -> ApiError:
-    """What a client is told about an exception; `first_message` is the index of the request's first message."""
+def as_api_error(error: BaseException, places: Sequence[str] | None = None) -> ApiError:
+    """What a client is told about an exception; `places` name the messages of the conversation in the request."""
     if isinstance(error, ApiError):
         return error
     text = str(error)
@@ -87,7 +88,7 @@ def as_api_error(error: BaseException, *, first_message: int = 0) -> ApiError:
     if isinstance(error, MemoryLimitError):
         return ApiError(413, text, code="memory_limit_exceeded")
     if isinstance(error, TemplateError):
-        return _template_error(text, first_message)
+        return _template_error(text, places)
     if isinstance(error, (InvalidArgumentError, MissingExtraError)):
         field = _FIELD.search(text)
         param = "messages" if text.startswith("the conversation") else None if field is None else field[1]
@@ -98,10 +99,12 @@ def as_api_error(error: BaseException, *, first_message: int = 0) -> ApiError:
     return ApiError(500, "the server failed to answer this request; its log says why", code="internal_error")
 
 
-def _template_error(text: str, first_message: int) -> ApiError:
+def _template_error(text: str, places: Sequence[str] | None) -> ApiError:
     found = _MESSAGE_INDEX.search(text)
     if found is None:
         return ApiError(400, text, param="messages", code="invalid_value")
-    index = int(found[1]) - first_message
-    text = text[: found.start(1)] + str(index) + text[found.end(1) :]
-    return ApiError(400, text, param=f"messages[{index}]", code="invalid_value")
+    index = int(found[1])
+    if places is None:
+        return ApiError(400, text, param=f"messages[{index}]", code="invalid_value")
+    place = places[index] if index < len(places) else "messages"
+    return ApiError(400, f"{text[: found.start()]}{place}{text[found.end() :]}", param=place, code="invalid_value")

@@ -19,7 +19,7 @@ from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError, anthropic_body
 from lily.server.fields import Fields
 from lily.server.service import Service
-from lily.server.turns import chat_work
+from lily.server.turns import chat_work, errors_at
 
 __all__ = ["count_tokens", "messages"]
 
@@ -50,8 +50,9 @@ async def count_tokens(service: Service, request: Request, fields: Fields) -> Re
     service.finish_fields(fields)
 
     def count() -> int:
-        normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
-        return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
+        with errors_at(wanted.places):
+            normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
+            return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
 
     return JSONResponse({"input_tokens": await run_in_threadpool(count)})
 
@@ -114,7 +115,8 @@ class _MessageFormat:
             yield from self._start("text", {"type": "text", "text": ""})
             yield self._delta({"type": "text_delta", "text": event.text})
 
-    def end(self) -> Iterator[bytes]:
+    def end(self, queue_seconds: float) -> Iterator[bytes]:
+        del queue_seconds
         yield _event("message_stop")
 
     def error(self, error: ApiError) -> bytes:

@@ -12,23 +12,27 @@ from typing import TYPE_CHECKING, Any, Literal
 from lily.chat import ContentDelta, Done, Timings, TokenLogprob, Usage
 from lily.chat.events import Event, FinishReason
 from lily.chat.stop_strings import StopStrings
-from lily.errors import CancelledError
+from lily.errors import CancelledError, TemplateError
 from lily.sampling import Sampling
 from lily.server.engine import Ticket, Work
+from lily.server.errors import as_api_error
 
 if TYPE_CHECKING:
     from lily.generation import GeneratedToken, Generation
     from lily.model import Model
     from lily.text import Tokenizer
 
-__all__ = ["ChatRequest", "RawRequest", "chat_work", "raw_work"]
+__all__ = ["ChatRequest", "RawRequest", "chat_work", "errors_at", "raw_work"]
 
 _SEED_BITS = 64
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A conversation to answer, `choices` times; `options` are fields of `lily.chat.TurnOptions`."""
+    """A conversation to answer, `choices` times; `options` are fields of `lily.chat.TurnOptions`.
+
+    `places` are the messages' names in the request, for errors; None: messages[0] and so on.
+    """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
@@ -39,6 +43,7 @@ class ChatRequest:
     preserve_thinking: bool = False
     later_system: Literal["refuse", "convert"] = "refuse"
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    places: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,15 @@ class RawRequest:
     max_tokens: int | None
     stop: Sequence[str] = ()
     logprobs: int | None = None
+
+
+@contextlib.contextmanager
+def errors_at(places: Sequence[str] | None) -> Iterator[None]:
+    """Let errors about messages name their places in the request."""
+    try:
+        yield
+    except TemplateError as error:
+        raise as_api_error(error, places) from error
 
 
 def chat_work(model: Model, request: ChatRequest) -> Work:
@@ -70,7 +84,8 @@ def chat_work(model: Model, request: ChatRequest) -> Work:
                 **request.options,
             )
             ticket.on_cancel(chat.cancel)
-            with chat, contextlib.closing(chat.send(progress=ticket.report)) as events:  # type: ignore[type-var]
+            events = chat.send(progress=ticket.report)
+            with errors_at(request.places), chat, contextlib.closing(events):  # type: ignore[type-var]
                 for event in events:
                     yield choice, event
 
