@@ -40,6 +40,13 @@ class HostBuffer final : public device::Buffer {
 
   [[nodiscard]] std::uint64_t size() const override { return size_; }
   [[nodiscard]] std::byte* contents() override { return storage_ == BufferStorage::shared ? data_ : nullptr; }
+  void read(std::uint64_t offset, std::span<std::byte> out) override {
+    std::memcpy(out.data(), data_ + offset, out.size());
+  }
+  void write(std::uint64_t offset, std::span<const std::byte> values) override {
+    std::memcpy(data_ + offset, values.data(), values.size());
+  }
+  void clear() override { std::memset(data_, 0, size_); }
   [[nodiscard]] const std::string& label() const override { return label_; }
   [[nodiscard]] std::byte* memory() { return data_; }
 

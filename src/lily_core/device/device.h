@@ -14,8 +14,8 @@
 namespace lily::device {
 
 enum class BufferStorage : std::uint8_t {
-  shared,   // the host reads and writes it through contents()
-  private_  // only kernels touch it; contents() is null
+  shared,   // for what host and kernels exchange often and is small: the host uses it through contents(), too
+  private_  // in the device's own memory; the host copies with read(), write() and clear()
 };
 
 // Memory that kernels address. Freed when the last owner lets go; a pass in flight must be waited for first.
@@ -23,7 +23,13 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   [[nodiscard]] virtual std::uint64_t size() const = 0;  // bytes
+  // Null for private_. Ask again after each submit: it is then that a device may notice what the host writes.
   [[nodiscard]] virtual std::byte* contents() = 0;
+  // Copies a range out, or in, before returning. No pass in flight may write a range that is read, or use one that is
+  // written; passes that use other ranges of the buffer may be in flight.
+  virtual void read(std::uint64_t offset, std::span<std::byte> out) = 0;
+  virtual void write(std::uint64_t offset, std::span<const std::byte> values) = 0;
+  virtual void clear() = 0;  // writes zeros
   [[nodiscard]] virtual const std::string& label() const = 0;
 };
 

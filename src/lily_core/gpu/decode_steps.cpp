@@ -30,8 +30,7 @@ std::optional<std::int32_t> GpuBackend::step(SessionState& session_state, std::i
   const bool picks = choice.has_value() && state.steps.front().choice == choice;
   if (picks && options_.token_handoff && next < max_context_) submit_step(state, std::nullopt, 1 - index, next, choice);
   finish_step(state);
-  const auto computed = state.logits_slot(1 - index);
-  std::copy(computed.begin(), computed.end(), logits.begin());
+  state.read_logits(1 - index, logits);
   const std::int32_t picked = picks ? state.token_slot(1 - index) : -1;
   if (picked < 0) {  // nobody chose, or the logits are not finite: the caller looks at them
     state.abandon_steps();

@@ -28,10 +28,11 @@ std::vector<HostRegion> regions_of(const ModelWeights& weights) {
   return regions;
 }
 
-void grow(device::Device& device, std::shared_ptr<device::Buffer>& buffer, std::uint64_t bytes, const char* label) {
+void grow(device::Device& device, std::shared_ptr<device::Buffer>& buffer, std::uint64_t bytes, const char* label,
+          device::BufferStorage storage = device::BufferStorage::private_) {
   if (buffer != nullptr && buffer->size() >= bytes) return;
   buffer.reset();
-  buffer = device.allocate(bytes, device::BufferStorage::shared, label);
+  buffer = device.allocate(bytes, storage, label);
 }
 
 }  // namespace
@@ -121,8 +122,7 @@ void GpuBackend::head(std::int64_t row, std::span<float> logits) {
     return;
   }
   run_prefill(ChunkEnd::logits);
-  const auto computed = state.logits_slot(state.current());
-  std::copy(computed.begin(), computed.end(), logits.begin());
+  state.read_logits(state.current(), logits);
 }
 
 const HostRouting* GpuBackend::host_routing(std::uint32_t rows) {
@@ -156,7 +156,7 @@ void GpuBackend::run_prefill(ChunkEnd end) {
   const std::uint32_t index = state.current();
   move_caches(state.prepare(chunk_.begin, chunk_.begin + rows, index));
   state.write_slots(index, 0, chunk_.begin, chunk_.begin + chunk_.first_needed_row);
-  grow(*device_, ids_, 4ULL * chunk_.ids.size(), "prompt ids");
+  grow(*device_, ids_, 4ULL * chunk_.ids.size(), "prompt ids", device::BufferStorage::shared);
   std::memcpy(ids_->contents(), chunk_.ids.data(), 4 * chunk_.ids.size());
 
   Pass pass;
@@ -208,9 +208,10 @@ void GpuBackend::score_block(std::size_t first, std::span<const std::int32_t> ta
                static_cast<std::uint32_t>(targets.size()), whole(*score_logits_).part(0, 4ULL * vocab * targets.size()),
                args::kStoreFloat);
   run(plan_pass(pass, arena_, options_.concurrent_stages));
-  const auto* all = reinterpret_cast<const float*>(score_logits_->contents());
+  std::vector<float> all(vocab * targets.size());
+  score_logits_->read(0, std::as_writable_bytes(std::span(all)));
   for (std::size_t row = 0; row < targets.size(); ++row) {
-    const std::span<const float> logits(all + row * vocab, vocab);
+    const std::span<const float> logits(all.data() + row * vocab, vocab);
     argmax[row] = lily::argmax(logits);
     const double maximum = logits[static_cast<std::size_t>(argmax[row])];
     double sum = 0.0;

@@ -1,6 +1,8 @@
 // gpu/null_device.cpp -- buffers without memory, pipelines without code, passes that are done at once.
 #include "gpu/null_device.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace lily::gpu {
@@ -19,13 +21,23 @@ class NullBuffer final : public device::Buffer {
 
   [[nodiscard]] std::uint64_t size() const override { return size_; }
   [[nodiscard]] std::byte* contents() override {
-    if (storage_ == device::BufferStorage::private_) return nullptr;
-    if (memory_.empty()) memory_.resize(size_);
-    return memory_.data();
+    return storage_ == device::BufferStorage::private_ ? nullptr : memory();
   }
+  void read(std::uint64_t offset, std::span<std::byte> out) override {
+    std::memcpy(out.data(), memory() + offset, out.size());
+  }
+  void write(std::uint64_t offset, std::span<const std::byte> values) override {
+    std::memcpy(memory() + offset, values.data(), values.size());
+  }
+  void clear() override { std::fill_n(memory(), size_, std::byte{0}); }
   [[nodiscard]] const std::string& label() const override { return label_; }
 
  private:
+  std::byte* memory() {
+    if (memory_.empty()) memory_.resize(size_);
+    return memory_.data();
+  }
+
   std::uint64_t size_;
   device::BufferStorage storage_;
   std::string label_;

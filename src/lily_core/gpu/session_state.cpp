@@ -73,9 +73,9 @@ std::uint64_t GpuSessionState::conv_bytes() const {
 
 std::shared_ptr<RecurrentCopy> GpuSessionState::new_recurrent(bool zero) const {
   auto copy = std::make_shared<RecurrentCopy>();
-  copy->buffer =
-      device_->allocate(std::max<std::uint64_t>(recurrent_bytes_, 4), device::BufferStorage::shared, "recurrent state");
-  if (zero) std::memset(copy->buffer->contents(), 0, copy->buffer->size());
+  copy->buffer = device_->allocate(std::max<std::uint64_t>(recurrent_bytes_, 4), device::BufferStorage::private_,
+                                   "recurrent state");
+  if (zero) copy->buffer->clear();
   return copy;
 }
 
@@ -84,8 +84,8 @@ std::shared_ptr<CacheBuffers> GpuSessionState::new_cache(std::int64_t capacity) 
   cache->capacity = capacity;
   const auto bytes = static_cast<std::uint64_t>(config_.num_key_value_heads * capacity * config_.head_dim * 2);
   for (std::uint32_t i = 0; i < attention_layers_; ++i) {
-    cache->keys.push_back(device_->allocate(bytes, device::BufferStorage::shared, "keys " + std::to_string(i)));
-    cache->values.push_back(device_->allocate(bytes, device::BufferStorage::shared, "values " + std::to_string(i)));
+    cache->keys.push_back(device_->allocate(bytes, device::BufferStorage::private_, "keys " + std::to_string(i)));
+    cache->values.push_back(device_->allocate(bytes, device::BufferStorage::private_, "values " + std::to_string(i)));
   }
   return cache;
 }
@@ -100,8 +100,8 @@ void GpuSessionState::ensure_current() {
   if (recurrent_[current_] == nullptr) recurrent_[current_] = new_recurrent(true);
   if (slots_ == nullptr) slots_ = device_->allocate(2 * kSlotBytes, device::BufferStorage::shared, "step slots");
   if (logits_ == nullptr) {
-    logits_ =
-        device_->allocate(8 * static_cast<std::uint64_t>(config_.vocab_size), device::BufferStorage::shared, "logits");
+    logits_ = device_->allocate(8 * static_cast<std::uint64_t>(config_.vocab_size), device::BufferStorage::private_,
+                                "logits");
   }
 }
 
@@ -196,13 +196,12 @@ void GpuSessionState::write_slots(std::uint32_t index, std::int32_t token, std::
 
 std::int32_t GpuSessionState::token_slot(std::uint32_t index) const {
   std::int32_t token = 0;
-  std::memcpy(&token, slots_->contents() + index * kSlotBytes, sizeof(token));
+  slots_->read(index * kSlotBytes, std::as_writable_bytes(std::span(&token, 1)));
   return token;
 }
 
-std::span<const float> GpuSessionState::logits_slot(std::uint32_t index) const {
-  const auto count = static_cast<std::size_t>(config_.vocab_size);
-  return {reinterpret_cast<const float*>(logits_->contents()) + index * count, count};
+void GpuSessionState::read_logits(std::uint32_t index, std::span<float> logits) const {
+  logits_->read(index * logits.size_bytes(), std::as_writable_bytes(logits));
 }
 
 void GpuSessionState::abandon_steps() {
@@ -222,7 +221,7 @@ void GpuSessionState::reset() {
   abandon_steps();
   wait_for_abandoned();
   if (recurrent_[current_] != nullptr && is_only_holder(recurrent_[current_])) {
-    std::memset(recurrent_[current_]->buffer->contents(), 0, recurrent_bytes_);
+    recurrent_[current_]->buffer->clear();
   } else {
     recurrent_[current_].reset();
   }
@@ -273,10 +272,12 @@ std::vector<StateTensor> GpuSessionState::tensors(std::int64_t position) const {
   return all;
 }
 
-std::byte* GpuSessionState::row_of_cache(std::size_t layer, bool values, std::int64_t position,
-                                         std::int64_t head) const {
-  const auto& buffers = values ? cache_->values : cache_->keys;
-  return buffers[cache_index_[layer]]->contents() + (head * cache_->capacity + position) * config_.head_dim * 2;
+device::Buffer& GpuSessionState::cache_buffer(std::size_t layer, bool values) const {
+  return *(values ? cache_->values : cache_->keys)[cache_index_[layer]];
+}
+
+std::uint64_t GpuSessionState::head_offset(std::uint64_t head) const {
+  return head * static_cast<std::uint64_t>(cache_->capacity * config_.head_dim * 2);
 }
 
 void GpuSessionState::export_tensor(std::size_t index, std::span<std::byte> out) const {
@@ -288,14 +289,18 @@ void GpuSessionState::export_tensor(std::size_t index, std::span<std::byte> out)
       return;
     }
     const std::uint64_t offset = second ? offsets_[layer].conv_state : offsets_[layer].state;
-    std::memcpy(out.data(), recurrent_[current_]->buffer->contents() + offset, out.size());
+    recurrent_[current_]->buffer->read(offset, out);
     return;
   }
+  // The cache is [kv_heads, capacity, head_dim], the tensor [positions, kv_heads, head_dim].
   const auto row = static_cast<std::size_t>(config_.head_dim * 2);
-  std::byte* next = out.data();
-  for (std::int64_t position = 0; position < position_; ++position) {
-    for (std::int64_t head = 0; head < config_.num_key_value_heads; ++head, next += row) {
-      std::memcpy(next, row_of_cache(layer, second, position, head), row);
+  const auto heads = static_cast<std::size_t>(config_.num_key_value_heads);
+  const auto positions = static_cast<std::size_t>(position_);
+  std::vector<std::byte> rows(positions * row);
+  for (std::size_t head = 0; head < heads; ++head) {
+    cache_buffer(layer, second).read(head_offset(head), rows);
+    for (std::size_t position = 0; position < positions; ++position) {
+      std::memcpy(out.data() + (position * heads + head) * row, rows.data() + position * row, row);
     }
   }
 }
@@ -312,15 +317,18 @@ void GpuSessionState::import_tensor(std::size_t index, std::span<const std::byte
   const bool second = index % kTensorsPerLayer != 0;
   if (config_.layer_types[layer] == LayerType::linear_attention) {
     const std::uint64_t offset = second ? offsets_[layer].conv_state : offsets_[layer].state;
-    std::memcpy(recurrent_[current_]->buffer->contents() + offset, values.data(), values.size());
+    recurrent_[current_]->buffer->write(offset, values);
     return;
   }
   const auto row = static_cast<std::size_t>(config_.head_dim * 2);
-  const std::byte* next = values.data();
-  for (std::int64_t position = 0; position < position_; ++position) {
-    for (std::int64_t head = 0; head < config_.num_key_value_heads; ++head, next += row) {
-      std::memcpy(row_of_cache(layer, second, position, head), next, row);
+  const auto heads = static_cast<std::size_t>(config_.num_key_value_heads);
+  const auto positions = static_cast<std::size_t>(position_);
+  std::vector<std::byte> rows(positions * row);
+  for (std::size_t head = 0; head < heads; ++head) {
+    for (std::size_t position = 0; position < positions; ++position) {
+      std::memcpy(rows.data() + position * row, values.data() + (position * heads + head) * row, row);
     }
+    cache_buffer(layer, second).write(head_offset(head), rows);
   }
 }
 

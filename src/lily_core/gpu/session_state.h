@@ -91,7 +91,7 @@ class GpuSessionState final : public SessionState {
 
   void write_slots(std::uint32_t index, std::int32_t token, std::int64_t position, std::int64_t attention_position);
   [[nodiscard]] std::int32_t token_slot(std::uint32_t index) const;
-  [[nodiscard]] std::span<const float> logits_slot(std::uint32_t index) const;
+  void read_logits(std::uint32_t index, std::span<float> logits) const;
 
   // Steps in flight, the oldest first: at most two, and the second does not know its token until the first is done.
   std::deque<Step> steps;
@@ -111,7 +111,8 @@ class GpuSessionState final : public SessionState {
   [[nodiscard]] std::shared_ptr<CacheBuffers> new_cache(std::int64_t capacity) const;
   [[nodiscard]] std::int64_t grown_capacity(std::int64_t positions) const;
   void ensure_current();
-  [[nodiscard]] std::byte* row_of_cache(std::size_t layer, bool values, std::int64_t position, std::int64_t head) const;
+  [[nodiscard]] device::Buffer& cache_buffer(std::size_t layer, bool values) const;
+  [[nodiscard]] std::uint64_t head_offset(std::uint64_t head) const;  // bytes, in a cache buffer
 
   std::shared_ptr<device::Device> device_;
   ModelConfig config_;

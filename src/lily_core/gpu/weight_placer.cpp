@@ -60,7 +60,7 @@ std::vector<const std::byte*> pointers(const std::vector<Matrix>& matrices, cons
 WeightPlacer::WeightPlacer(device::Device& device, std::span<const HostRegion> regions)
     : device_(device), regions_(regions.begin(), regions.end()), region_buffers_(regions.size()) {}
 
-WeightPlacer::Room WeightPlacer::make_room(std::uint64_t bytes, bool is_copy) {
+View WeightPlacer::make_room(std::uint64_t bytes, bool is_copy) {
   const std::uint64_t rounded = (bytes + kRoomAlignment - 1) / kRoomAlignment * kRoomAlignment;
   if (arena_sizes_.empty()) arena_sizes_.push_back(0);
   if (used_ > 0 && used_ + rounded > kArenaBytes) {
@@ -68,11 +68,13 @@ WeightPlacer::Room WeightPlacer::make_room(std::uint64_t bytes, bool is_copy) {
     used_ = 0;
     if (!placing_) arena_sizes_.push_back(0);
   }
-  Room room;
+  View room;
   if (placing_) {
-    device::Buffer& arena = *arenas_[arena_];
-    room.view = {.buffer = &arena, .scratch = kNoScratch, .offset = used_, .size = bytes, .kind = MemoryKind::weights};
-    room.memory = arena.contents() + used_;
+    room = {.buffer = arenas_[arena_].get(),
+            .scratch = kNoScratch,
+            .offset = used_,
+            .size = bytes,
+            .kind = MemoryKind::weights};
   } else if (is_copy) {
     ++copied_.tensors;
     copied_.bytes += bytes;
@@ -84,7 +86,7 @@ WeightPlacer::Room WeightPlacer::make_room(std::uint64_t bytes, bool is_copy) {
 
 void WeightPlacer::begin_placing() {
   for (std::size_t i = 0; i < arena_sizes_.size(); ++i) {
-    arenas_.push_back(device_.allocate(std::max<std::uint64_t>(arena_sizes_[i], 1), device::BufferStorage::shared,
+    arenas_.push_back(device_.allocate(std::max<std::uint64_t>(arena_sizes_[i], 1), device::BufferStorage::private_,
                                        "weights " + std::to_string(i)));
   }
   placing_ = true;
@@ -101,9 +103,9 @@ std::vector<std::shared_ptr<device::Buffer>> WeightPlacer::take_buffers() {
 }
 
 View WeightPlacer::values(std::span<const std::byte> bytes) {
-  const Room room = make_room(bytes.size(), false);
-  if (placing_) std::memcpy(room.memory, bytes.data(), bytes.size());
-  return room.view;
+  const View room = make_room(bytes.size(), false);
+  if (placing_) room.buffer->write(room.offset, bytes);
+  return room;
 }
 
 WeightPlacer::Blocks WeightPlacer::place_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
@@ -126,22 +128,28 @@ WeightPlacer::Blocks WeightPlacer::place_blocks(const std::vector<const std::byt
             stride};
   }
   const std::uint64_t packed = (bytes + alignment - 1) / alignment * alignment;
-  const Room room = make_room(packed * blocks.size(), true);
+  const View room = make_room(packed * blocks.size(), true);
   if (placing_) {
-    for (std::size_t i = 0; i < blocks.size(); ++i) std::memcpy(room.memory + i * packed, blocks[i], bytes);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      room.buffer->write(room.offset + i * packed, std::span(blocks[i], bytes));
+    }
   }
-  return {room.view, packed};
+  return {room, packed};
 }
 
 WeightPlacer::Blocks WeightPlacer::place_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count,
                                                 ElementType type) {
   if (type == ElementType::bfloat16) return place_blocks(blocks, count * 2, kScaleAlignment);
   const std::uint64_t packed = (count * 2 + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
-  const Room room = make_room(packed * blocks.size(), true);
+  const View room = make_room(packed * blocks.size(), true);
   if (placing_) {
-    for (std::size_t i = 0; i < blocks.size(); ++i) convert_scales(blocks[i], count, type, room.memory + i * packed);
+    std::vector<std::byte> converted(packed * blocks.size());
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      convert_scales(blocks[i], count, type, converted.data() + i * packed);
+    }
+    room.buffer->write(room.offset, converted);
   }
-  return {room.view, packed};
+  return {room, packed};
 }
 
 ExpertMatrices WeightPlacer::experts(const std::string& name, const std::vector<Matrix>& matrices) {

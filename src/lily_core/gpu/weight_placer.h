@@ -29,12 +29,8 @@ class WeightPlacer {
   [[nodiscard]] std::vector<std::shared_ptr<device::Buffer>> take_buffers();
 
  private:
-  // A room in an arena; its memory is null while measuring.
-  struct Room {
-    View view;
-    std::byte* memory = nullptr;
-  };
-  [[nodiscard]] Room make_room(std::uint64_t bytes, bool is_copy);
+  // Room in an arena; its buffer is null while measuring.
+  [[nodiscard]] View make_room(std::uint64_t bytes, bool is_copy);
   // `count` blocks of `bytes` at equal distances, where they lie if their addresses suit, or else copied.
   struct Blocks {
     View view;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/error.h"
 
@@ -62,5 +63,15 @@ SimBuffer::~SimBuffer() {
 std::byte* SimBuffer::contents() {
   return storage_ == BufferStorage::shared ? reinterpret_cast<std::byte*>(memory_.base) : nullptr;
 }
+
+void SimBuffer::read(std::uint64_t offset, std::span<std::byte> out) {
+  std::memcpy(out.data(), memory_.base + offset, out.size());
+}
+
+void SimBuffer::write(std::uint64_t offset, std::span<const std::byte> values) {
+  std::memcpy(memory_.base + offset, values.data(), values.size());
+}
+
+void SimBuffer::clear() { std::memset(memory_.base, 0, memory_.size); }
 
 }  // namespace lily::device::sim

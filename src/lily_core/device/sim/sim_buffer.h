@@ -23,6 +23,9 @@ class SimBuffer final : public Buffer {
 
   [[nodiscard]] std::uint64_t size() const override { return memory_.size; }
   [[nodiscard]] std::byte* contents() override;
+  void read(std::uint64_t offset, std::span<std::byte> out) override;
+  void write(std::uint64_t offset, std::span<const std::byte> values) override;
+  void clear() override;
   [[nodiscard]] const std::string& label() const override { return label_; }
   [[nodiscard]] lily_sim::Memory& memory() { return memory_; }
   [[nodiscard]] bool read_only() const { return mapping_ == nullptr; }
