@@ -53,7 +53,11 @@ enum LaunchSize {
   kScanThreads = 128,       // gdn_scan: four simdgroups,
   kScanColumns = 4,         // a state column (of value_dim) each
   kScanBlock = 16,          // gdn_scan_blocked: tokens between two states in memory
+  kPackedThreads = 32,      // gdn_scan_packed: one simdgroup,
+  kPackedLanes = 4,         // four lanes a state column,
+  kPackedColumns = 8,       // so eight columns
   kStepThreads = 512,       // gdn_step
+  kStepMaxValueDim = 1024,
   kAttentionThreads = 128,
   kAttentionRows = 16,      // attention_prefill: query rows a threadgroup
   kAttentionBlock = 512,    // attention_decode_blocked: positions a split, always
@@ -152,7 +156,7 @@ struct GroupArgs {
 // Constants: kBits, kGroupSize, kGrouped, kAccumulate. Launch: {ceil(rows_out / kTileColumns), ceil(rows / m); grouped:
 // max_blocks} kTileThreads; a threadgroup at or past *block_count leaves at once.
 // dequantize_matrix (P1 off): matrix @0-2, out bf16 [rows_out, columns] out @3, args @4; gemm with kBits 16 follows.
-// Constants: kBits, kGroupSize. Launch: {ceil(columns / kElementThreads), rows_out} kElementThreads.
+// Constants: kBits, kGroupSize. Launch: {rows_out, ceil(columns / kElementThreads)} kElementThreads (x: all experts' rows).
 struct GemmArgs {
   uint32_t rows;           // M: of x (dense), or assignments (grouped)
   uint32_t rows_out;       // N: rows of W
@@ -166,6 +170,7 @@ struct GemmArgs {
 // silu_multiply_rows: gate bf16 [count] @0, up bf16 [count] @1, out bf16 [count] out @2, args @3: silu(gate) * up.
 // fill_zero: uint [count] out @0, args @1. copy_words: from uint [count] @0, to uint [count] out @1, args @2.
 // Launch of all three: {ceil(count / (4 * kElementThreads))} kElementThreads; a thread does 4 neighbours.
+// All pointers are aligned to those 4: bf16 to 8 bytes, words to 16.
 struct ElementArgs {
   uint32_t count;
 };
@@ -192,12 +197,14 @@ struct CombineArgs {
 //   key_dim] @5, next state out @6 (another buffer), out f32 [tokens, value_heads, value_dim] out @7, args @8; blocked also
 //   block states f32 [ceil(tokens / kScanBlock), value_heads, value_dim, key_dim] out @9 (scratch). Constant kKeyDim. Launch:
 //   {ceil(value_dim / kScanColumns), value_heads} kScanThreads. Value head h reads key head h * key_heads / value_heads.
+//   gdn_scan_packed: slots and results of gdn_scan, fewer sums between lanes and fewer, longer threads. Launch:
+//   {ceil(value_dim / kPackedColumns), value_heads} kPackedThreads.
 // gdn_norm (z bf16, prefill) and gdn_norm_f32z (decode): x f32 [tokens, value_heads, value_dim] @0, z @1, weight f32
 //   [value_dim] @2, out bf16 [tokens, value_heads, value_dim] out @3, args @4: rms_norm(x) * weight * silu(z).
 //   Launch: {value_heads, tokens} kSimdWidth.
 // gdn_step (D4d, decode): query, key, value, decay, beta @0-4, state @5, next state out @6, z f32 @7, weight f32 @8,
 //   out bf16 [value_heads, value_dim] out @9, args @10: a scan of one token and gdn_norm in one. Constant kKeyDim.
-//   Launch: {value_heads} kStepThreads.
+//   value_dim is at most kStepMaxValueDim. Launch: {value_heads} kStepThreads.
 struct GdnArgs {
   uint32_t tokens;
   uint32_t key_heads;
@@ -243,16 +250,16 @@ struct AttentionArgs {
 //   Launch: {kArgmaxParts} kArgmaxThreads; part p has elements p * ceil(candidates / kArgmaxParts) on.
 // argmax_final (D2): best @0, index @1, token int [1] out @2 (the next step's slot), args @3. Ties: lower id.
 //   Launch: {1} kArgmaxThreads.
-// sample_token: logits f32 @0, token int [1] out @1, position int [1] @2 (of the token being chosen), args @3: temperature,
-//   top-k, top-p, min-p and the counter-based draw of engine/sampler.h: the CPU sampler's token for the same logits.
-//   Launch: {1} kSampleThreads.
+// sample_token: logits f32 [candidates] @0 (16-byte aligned), token int [1] out @1, position int [1] @2 (of the token being
+//   chosen), args @3: temperature, top-k, top-p, min-p and the counter-based draw in the integers of
+//   engine/sampling_arithmetic.h: the CPU sampler's token for the same logits. Launch: {1} kSampleThreads.
 // All choices are -1 when a logit is NaN or the best is not finite.
 struct SampleArgs {
   uint32_t candidates;  // ids below this may be chosen: padding rows of the vocabulary are above
-  float temperature;
+  float scale;          // 2^24 log2(e) / temperature; 0: an infinite temperature
   uint32_t top_k;       // 0: off
-  float top_p;
-  float min_p;
+  uint32_t top_p;       // in units of 2^-31; 2^31: off
+  uint32_t min_p;       // in units of 2^-31; 0: off
   uint32_t seed_low;
   uint32_t seed_high;
 };

@@ -1,0 +1,147 @@
+// gdn_scan.metal -- the recurrence of Gated DeltaNet over the tokens of a prompt chunk.
+//
+// Per token and value head, with the state S [value_dim, key_dim]:
+//   S = decay S;  d = beta (v - S k);  S = S + d k^T;  out = S q
+// Rows of S do not depend on each other. gdn_scan and gdn_scan_packed hold them in registers from the first token to the
+// last; gdn_scan_blocked, to compare with, carries them through memory from block to block of kScanBlock tokens.
+#include "lily_gdn.h"
+
+// What a row of the state needs at one token.
+template <int LANES>
+struct TokenInputs {
+  KeyRow<LANES> query;
+  KeyRow<LANES> key;
+  float value;
+  float decay;
+  float beta;
+};
+
+template <int LANES>
+METAL_FUNC void load_token(thread TokenInputs<LANES>& inputs, device const bfloat* query, device const bfloat* key,
+                           device const bfloat* value, device const float* decay, device const float* beta,
+                           constant GdnArgs& args, uint token, uint head, uint row, uint lane) {
+  const uint key_head = head * args.key_heads / args.value_heads;
+  const uint key_at = (token * args.key_heads + key_head) * uint(kKeyDim);
+  const uint at = token * args.value_heads + head;
+  inputs.key.load(key + key_at, lane);
+  inputs.query.load(query + key_at, lane);
+  inputs.value = float(value[at * args.value_dim + row]);
+  inputs.decay = decay[at];
+  inputs.beta = beta[at];
+}
+
+// LANES lanes a row, 32 / LANES rows a simdgroup, SIMDGROUPS simdgroups a threadgroup. A token's inputs are read while the
+// token before is worked on, and the sums that make `out` are taken for TOKENS tokens together: on the way from token to
+// token lies one sum over the lanes of a row.
+template <int LANES, int TOKENS, int SIMDGROUPS>
+[[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * kSimdWidth)]] void gdn_scan(
+    device const bfloat* query [[buffer(0)]],     // [tokens, key_heads, key_dim]
+    device const bfloat* key [[buffer(1)]],       // [tokens, key_heads, key_dim]
+    device const bfloat* value [[buffer(2)]],     // [tokens, value_heads, value_dim]
+    device const float* decay [[buffer(3)]],      // [tokens, value_heads]
+    device const float* beta [[buffer(4)]],       // [tokens, value_heads]
+    device const float* state [[buffer(5)]],      // [value_heads, value_dim, key_dim]
+    device float* next_state [[buffer(6)]],       // [value_heads, value_dim, key_dim]
+    device float* out [[buffer(7)]],              // [tokens, value_heads, value_dim]
+    constant GdnArgs& args [[buffer(8)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simd_lane [[thread_index_in_simdgroup]]) {
+  const uint head = group.y;
+  const uint first_row = (group.x * SIMDGROUPS + simdgroup) * (kSimdWidth / LANES);
+  if (first_row >= args.value_dim) return;
+  const uint lane = simd_lane % LANES;
+  const uint row = first_row + simd_lane / LANES;
+  const uint row_read = min(row, args.value_dim - 1);  // lanes past the last row work on it too, and store nothing
+  const uint state_at = (head * args.value_dim + row_read) * uint(kKeyDim);
+
+  StateRow<LANES> row_state;
+  row_state.load(state + state_at, lane);
+  TokenInputs<LANES> next;
+  load_token(next, query, key, value, decay, beta, args, 0, head, row_read, lane);
+  for (uint first = 0; first < args.tokens; first += TOKENS) {
+    float reads[TOKENS];
+    UNROLL for (int i = 0; i < TOKENS; i++) {
+      const uint token = first + uint(i);
+      reads[i] = 0.0f;
+      if (token < args.tokens) {
+        const TokenInputs<LANES> now = next;
+        load_token(next, query, key, value, decay, beta, args, min(token + 1, args.tokens - 1), head, row_read, lane);
+        reads[i] = delta_step(row_state, now.query, now.key, now.value, now.decay, now.beta);
+      }
+    }
+    const float sum = sum_each<LANES, TOKENS>(reads, lane);
+    const uint token = first + lane;
+    if (lane < TOKENS && token < args.tokens && row < args.value_dim) {
+      out[(token * args.value_heads + head) * args.value_dim + row] = sum;
+    }
+  }
+  if (row < args.value_dim) row_state.store(next_state + state_at, lane);
+}
+
+template [[host_name("gdn_scan")]] [[kernel]]
+decltype(gdn_scan<32, 8, kScanThreads / kSimdWidth>) gdn_scan<32, 8, kScanThreads / kSimdWidth>;
+template [[host_name("gdn_scan_packed")]] [[kernel]]
+decltype(gdn_scan<kPackedLanes, 4, kPackedThreads / kSimdWidth>) gdn_scan<kPackedLanes, 4, kPackedThreads / kSimdWidth>;
+
+constant constexpr uint kKeyWords = kMaxKeyDim / 4;  // of two words, a token
+
+[[kernel, max_total_threads_per_threadgroup(kScanThreads)]] void gdn_scan_blocked(
+    device const bfloat* query [[buffer(0)]],     // [tokens, key_heads, key_dim]
+    device const bfloat* key [[buffer(1)]],       // [tokens, key_heads, key_dim]
+    device const bfloat* value [[buffer(2)]],     // [tokens, value_heads, value_dim]
+    device const float* decay [[buffer(3)]],      // [tokens, value_heads]
+    device const float* beta [[buffer(4)]],       // [tokens, value_heads]
+    device const float* state [[buffer(5)]],      // [value_heads, value_dim, key_dim]
+    device float* next_state [[buffer(6)]],       // [value_heads, value_dim, key_dim]
+    device float* out [[buffer(7)]],              // [tokens, value_heads, value_dim]
+    constant GdnArgs& args [[buffer(8)]],
+    device float* block_states [[buffer(9)]],     // [blocks, value_heads, value_dim, key_dim]
+    uint2 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup uint2 queries[kScanBlock * kKeyWords];  // bf16 [kScanBlock, key_dim]
+  threadgroup uint2 keys[kScanBlock * kKeyWords];
+  const uint head = group.y;
+  const uint key_head = head * args.key_heads / args.value_heads;
+  const uint row = group.x * kScanColumns + simdgroup;
+  const bool exists = row < args.value_dim;
+  const uint row_read = min(row, args.value_dim - 1);
+  const uint state_at = (head * args.value_dim + row_read) * uint(kKeyDim);
+  const uint state_size = args.value_heads * args.value_dim * uint(kKeyDim);
+  const uint words = uint(kKeyDim) / 4;
+
+  for (uint first = 0; first < args.tokens; first += kScanBlock) {
+    const uint count = min(uint(kScanBlock), args.tokens - first);
+    for (uint i = thread_index; i < count * words; i += kScanThreads) {
+      const uint from = ((first + i / words) * args.key_heads + key_head) * words + i % words;
+      queries[i] = ((device const uint2*)query)[from];
+      keys[i] = ((device const uint2*)key)[from];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint block = first / kScanBlock;
+    StateRow<32> row_state;
+    if (block == 0) {
+      row_state.load(state + state_at, lane);
+    } else if (exists) {
+      row_state.load(block_states + (block - 1) * ulong(state_size) + state_at, lane);
+    }
+    for (uint i = 0; i < count; i++) {
+      KeyRow<32> query_row;
+      KeyRow<32> key_row;
+      query_row.load_threadgroup(queries + i * words, lane);
+      key_row.load_threadgroup(keys + i * words, lane);
+      const uint at = (first + i) * args.value_heads + head;
+      const uint value_at = at * args.value_dim + row_read;
+      const float read =
+          simd_sum(delta_step(row_state, query_row, key_row, float(value[value_at]), decay[at], beta[at]));
+      if (exists && lane == 0) out[value_at] = read;
+    }
+    if (exists) {
+      row_state.store(block_states + block * ulong(state_size) + state_at, lane);
+      if (first + count == args.tokens) row_state.store(next_state + state_at, lane);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // before the next block's keys replace this one's
+  }
+}
