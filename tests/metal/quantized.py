@@ -50,6 +50,14 @@ class Matrix:
         """Scales from one expert's to the next."""
         return self.scales.shape[-2] * self.scales.shape[-1]
 
+    @property
+    def magnitudes(self) -> NDArray[np.float64]:
+        """float64 like ``values``: abs(scale * code) + abs(bias), what rounding errors of products are relative to."""
+        if self.bits == 16:
+            return np.abs(self.values)
+        biases = np.repeat(from_bfloat16(self.biases).astype(np.float64), self.group_size, axis=-1)
+        return np.abs(self.values - biases) + np.abs(biases)
+
 
 def random_bfloat16(rng: np.random.Generator, shape: tuple[int, ...], scale: float = 1.0) -> NDArray[np.uint16]:
     """bfloat16 bits of normally distributed values."""
