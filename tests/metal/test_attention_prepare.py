@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attention_cases import BFLOAT16, HEAD_DIM, Array, Shape, random_bfloat16
 from device_runner import Launch, from_bfloat16, run_stages, sim
+
 from reference.blocks import rms_norm
 
 SHAPES = [
