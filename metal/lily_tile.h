@@ -6,7 +6,7 @@
 //     fill a [ROWS, DEPTH] and b [COLUMNS, DEPTH] in threadgroup memory, then threadgroup_barrier(mem_threadgroup)
 //     tile.multiply_accumulate(a, a_stride, b, b_stride, simdgroup);      // c += a b^T, sums in float
 //     threadgroup_barrier(mem_threadgroup)                                // before a and b are filled again
-//   tile.store_device(c, stride, rows, columns, simdgroup, lane);         // or store_threadgroup
+//   tile.store_device(c, stride, rows, columns, simdgroup, lane);         // or add_device, store_threadgroup
 // Between products, tile.scale_rows(factors, simdgroup, lane) multiplies row r of the sums by factors[r].
 //
 // ROWS is 16, 32 or 64; COLUMNS a multiple of 32; DEPTH a multiple of 16. All 128 threads make every call. Strides
@@ -94,14 +94,39 @@ struct Tile {
   // The first `rows` x `columns` sums, converted to U, to device memory.
   template <typename U>
   METAL_FUNC void store_device(device U* c, int stride, int rows, int columns, uint simdgroup, uint lane) {
+    write_device<false>(c, stride, rows, columns, simdgroup, lane);
+  }
+
+  // c += the first `rows` x `columns` sums, in device memory.
+  METAL_FUNC void add_device(device float* c, int stride, int rows, int columns, uint simdgroup, uint lane) {
+    write_device<true>(c, stride, rows, columns, simdgroup, lane);
+  }
+
+  // c and its rows begin at whole pairs when the stride is even.
+  template <bool ADD, typename U>
+  METAL_FUNC void write_device(device U* c, int stride, int rows, int columns, uint simdgroup, uint lane) {
     const int row = first_row(simdgroup) + tile_fragment_row(lane);
     const int column = first_column(simdgroup) + tile_fragment_column(lane);
     UNROLL for (int i = 0; i < ROWS / (8 * SPLIT); i++) {
       UNROLL for (int j = 0; j < COLUMNS * SPLIT / 32; j++) {
-        UNROLL for (int e = 0; e < 2; e++) {
-          if (row + 8 * i < rows && column + 8 * j + e < columns) {
-            c[(row + 8 * i) * stride + column + 8 * j + e] = U(fragments.element(i, j, e));
+        const int left = columns - column - 8 * j;
+        if (row + 8 * i >= rows || left <= 0) continue;
+        device U* at = c + ulong(row + 8 * i) * ulong(stride) + column + 8 * j;
+        float first = fragments.element(i, j, 0);
+        float second = fragments.element(i, j, 1);
+        if (left > 1 && stride % 2 == 0) {
+          device vec<U, 2>* pair = (device vec<U, 2>*)at;
+          if (ADD) {
+            first += float((*pair).x);
+            second += float((*pair).y);
           }
+          vec<U, 2> both;
+          both.x = U(first);
+          both.y = U(second);
+          *pair = both;
+        } else {
+          at[0] = U(ADD ? float(at[0]) + first : first);
+          if (left > 1) at[1] = U(ADD ? float(at[1]) + second : second);
         }
       }
     }

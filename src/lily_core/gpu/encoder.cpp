@@ -168,7 +168,7 @@ DeviceMatrix Encoder::dequantized(const ExpertMatrices& experts) {
                           .expert_words = 0,
                           .expert_scales = 0,
                           .out_stride = source.columns},
-           {divide_up(source.columns, args::kElementThreads), source.rows, 1}, args::kElementThreads);
+           {source.rows, divide_up(source.columns, args::kElementThreads), 1}, args::kElementThreads);
   }
   return result;
 }
