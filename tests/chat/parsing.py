@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lily.chat.argument_values import ToolSchemas
-from lily.chat.events import ContentDelta, ReasoningDelta
+from lily.chat.events import ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallEvent
 from lily.chat.output_parser import OutputParser
 
 
@@ -34,6 +35,34 @@ def parse(pieces: Iterable[str], *, reasoning=False, tools=None, truncated=False
         if not isinstance(event, (ContentDelta, ReasoningDelta))
     ]
     return {"content": content, "reasoning": thought, "calls": calls, "partial": parser.partial_tool_call}
+
+
+def parse_with_deltas(pieces: Iterable[str], *, reasoning=False, tools=(), truncated=False) -> dict[str, Any]:
+    """As `parse`, from a parser that yields pieces of calls, after checking that they add up to the calls."""
+    parser = OutputParser(reasoning=reasoning, tools=ToolSchemas(tools), call_deltas=True)
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    events += parser.finish(truncated=truncated)
+    written: dict[str, list[ToolCallDelta]] = {}
+    complete = set()
+    for event in events:
+        if isinstance(event, ToolCallDelta):
+            assert event.id not in complete
+            written.setdefault(event.id, []).append(event)
+        elif isinstance(event, ToolCallEvent):
+            complete.add(event.call.id)
+            deltas = written[event.call.id]
+            assert {delta.name for delta in deltas} == {event.call.name}
+            assert json.loads("".join(delta.arguments for delta in deltas)) == event.call.arguments
+    assert len(set(written) - complete) <= len(parser.partial_tool_call)  # only a call that was cut off
+    return {
+        "content": "".join(event.text for event in events if isinstance(event, ContentDelta)),
+        "reasoning": "".join(event.text for event in events if isinstance(event, ReasoningDelta)),
+        "calls": [
+            (event.call.name, dict(event.call.arguments)) for event in events if isinstance(event, ToolCallEvent)
+        ],
+        "partial": parser.partial_tool_call,
+        "pieces": sum(len(deltas) for deltas in written.values()),
+    }
 
 
 def parse_every_way(text: str, **options: Any) -> dict[str, Any]:

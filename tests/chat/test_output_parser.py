@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from parsing import parse, parse_every_way, tool
+from parsing import parse, parse_every_way, parse_with_deltas, tool
 
 from lily.chat.output_parser import thinking_is_open
 
@@ -232,3 +232,19 @@ def test_history_as_the_template_writes_it_reads_back(template):
     output = text[len(prompt) :].removesuffix("<|im_end|>\n")
     result = parse_every_way(output, reasoning=True, tools=TOOLS)
     assert result == {"content": "I will.", "reasoning": "r1", "calls": [("events", arguments)], "partial": ""}
+
+
+def test_long_strings_of_calls_come_in_pieces():
+    tools = [tool("write", text={"type": "string"}, mode={"type": "integer"}, choice={"enum": ["a", "b"]})]
+    code = "def f():\n    return '<b> </a> \"x\"'\r\n\n" * 20 + "'</parameter> é😀\\"
+    text = (
+        f"<tool_call>\n<function=write>\n<parameter=mode>\n7\n</parameter>\n<parameter=text>\n{code}\n</parameter>\n"
+        "<parameter=choice>\nb\n</parameter>\n</function>\n</tool_call>"
+    )
+    result = parse_with_deltas(list(text), tools=tools)
+    assert result["calls"] == [("write", {"mode": 7, "text": code, "choice": "b"})]
+    assert result["pieces"] > len(code) / 2
+    cut = parse_with_deltas(list(text[:200]), tools=tools, truncated=True)
+    assert cut["calls"] == []
+    assert cut["pieces"] > 50
+    assert cut["partial"].startswith("<function=write>")

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from parsing import parse, pieces_of, tool
+from parsing import parse, parse_with_deltas, pieces_of, tool
 
 from lily.chat.argument_values import convert
 from lily.text import ChatTemplate
@@ -30,6 +30,11 @@ def test_cuts_do_not_matter_and_nothing_fails(text, borders, reasoning, with_too
     whole = parse([text], **options)
     assert parse(pieces_of(text, borders), **options) == whole
     assert parse(list(text), **options) == whole
+    if with_tools:
+        for pieces in ([text], pieces_of(text, borders), list(text)):
+            streamed = parse_with_deltas(pieces, **options)
+            del streamed["pieces"]
+            assert streamed == whole
     for _, arguments in whole["calls"]:
         assert json.loads(json.dumps(arguments)) == arguments
     if with_tools:
@@ -73,6 +78,7 @@ def test_what_the_template_writes_reads_back(template_text, calls, borders):
     assert result["content"] == "C"
     assert result["reasoning"] == "R"
     assert result["calls"] == [(f"t{at}", call) for at, call in enumerate(calls)]
+    assert parse_with_deltas(pieces_of(output, borders), reasoning=True, tools=tools)["calls"] == result["calls"]
 
 
 @pytest.fixture(scope="module")

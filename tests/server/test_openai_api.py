@@ -24,6 +24,17 @@ def chunks_of(response):
     return [json.loads(line) for line in lines[:-1]]
 
 
+def calls_of(deltas):
+    calls = []
+    for piece in (piece for delta in deltas for piece in delta.get("tool_calls", [])):
+        if "id" in piece:
+            assert piece["index"] == len(calls)
+            calls.append(dict(piece["function"]))
+        else:
+            calls[piece["index"]]["arguments"] += piece["function"]["arguments"]
+    return calls
+
+
 def expected(model, messages=HELLO, **options):
     return model.chat(messages=messages, sampling=Sampling.greedy(), **options).ask(max_tokens=300)
 
@@ -72,8 +83,7 @@ def test_a_tool_call_is_made_and_streamed_alike(client):
     ]
     chunks = chunks_of(ask(client, record["messages"], stream=True, **fields))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    streamed = [call["function"] for delta in deltas for call in delta.get("tool_calls", [])]
-    assert streamed == functions
+    assert calls_of(deltas) == functions
     call = choice["message"]["tool_calls"][0]
     result = {"role": "tool", "tool_call_id": call["id"], "content": "4"}
     after = ask(client, [*record["messages"], choice["message"], result], **fields).json()
@@ -255,7 +265,7 @@ def test_streams_that_fail_later_are_counted_as_failed(client, monkeypatch):
     from lily.chat import ContentDelta
     from lily.server import chat_completions
 
-    def failing(service, wanted):
+    def failing(service, wanted, *, call_deltas):
         def work(ticket):
             yield 0, ContentDelta("Hel")
             raise MemoryError("planted")

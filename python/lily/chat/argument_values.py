@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ToolSchemas", "convert", "load_json"]
+__all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
 
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 _TYPES = frozenset(["string", "integer", "number", "boolean", "null", "array", "object"])
@@ -50,6 +50,10 @@ class ToolSchemas:
         """`text` as the value of a tool's parameter; see `convert`."""
         return convert(text, self.properties(name).get(parameter), self.parameters(name))
 
+    def is_text(self, name: str, parameter: str) -> bool:
+        """Whether a tool's parameter takes every text as it is."""
+        return is_text(self.properties(name).get(parameter), self.parameters(name))
+
 
 def convert(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
     """Return `text` as a value that fits `schema`, or unchanged if it fits none of its types.
@@ -83,6 +87,12 @@ def convert(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> An
             return value
     # A null where another type is due means "not given"; as a string it would mean nothing.
     return None if kinds and stripped == "null" else text
+
+
+def is_text(schema: Any, root: Mapping[str, Any] | None = None) -> bool:
+    """Whether `convert` returns every text unchanged."""
+    kinds = [kind for kind, _ in _alternatives(schema, root or {}, _REFERENCE_DEPTH)]
+    return not kinds or (kinds[0] == "string" and "null" not in kinds and "enum" not in kinds)
 
 
 def load_json(text: str) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lily.chat.argument_values import ToolSchemas, load_json
+from lily.chat.call_writer import CallInProgress
 
 __all__ = ["TAGS", "CallReader", "ReadCalls", "is_partial_tag"]
 
@@ -101,6 +102,15 @@ class CallReader:
                     raise AssertionError("a final text must be read to its end")
                 return None
         return self._result
+
+    def progress(self) -> list[CallInProgress]:
+        """The calls so far, the one that is being read included; what they hold is certain."""
+        calls = [CallInProgress(name, arguments) for name, arguments in self._calls]
+        if self._step == self._function:
+            calls.append(CallInProgress(self._open.name, self._open.arguments))
+        elif self._step == self._value:
+            calls.append(CallInProgress(self._open.name, self._open.arguments, *self._open_text()))
+        return calls
 
     # Each step returns False to wait for more text. With all of the text there it never does.
 
@@ -208,6 +218,14 @@ class CallReader:
         return self._end(self._open.start)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
+
+    def _open_text(self) -> tuple[str | None, str]:
+        """The parameter that is being read and the text that is certain to be part of its value."""
+        name, start = self._parameter
+        text = self._text[start : self._at if self._salvage is None else self._salvage]
+        if not self._tools.is_text(self._open.name, name) or text in ("", "\r"):
+            return None, ""
+        return name, _without_border_newlines(text).removesuffix("\r")
 
     def _close_value(self, end: int) -> bool:
         name, start = self._parameter

@@ -281,7 +281,11 @@ class Chat:
             yield Done("cancelled", Usage(len(encoded.ids)), Timings(prefill_seconds=seconds))
             return
         seconds = time.perf_counter() - began
-        parser = OutputParser(reasoning=thinking_is_open(prompt), tools=None if choice.mode == "none" else schemas)
+        parser = OutputParser(
+            reasoning=thinking_is_open(prompt),
+            tools=None if choice.mode == "none" else schemas,
+            call_deltas=options.call_deltas,
+        )
         control = TurnControl(
             model.tokenizer,
             options,

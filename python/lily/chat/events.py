@@ -18,9 +18,11 @@ __all__ = [
     "Timings",
     "TokenLogprob",
     "ToolCall",
+    "ToolCallDelta",
     "ToolCallEvent",
     "Usage",
     "collect",
+    "new_call_id",
 ]
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -53,6 +55,11 @@ class ContentDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+def new_call_id() -> str:
+    """An id for a tool call."""
+    return f"call_{secrets.token_hex(12)}"
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """A call of a tool that the model asks for.
@@ -69,7 +76,7 @@ class ToolCall:
 
     name: str
     arguments: Mapping[str, Any]
-    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+    id: str = field(default_factory=new_call_id)
 
     @property
     def arguments_json(self) -> str:
@@ -87,6 +94,19 @@ class ToolCallEvent:
     """A complete, parsed tool call."""
 
     call: ToolCall
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """A piece of a call that is being written; only where `TurnOptions.call_deltas` asks for them.
+
+    The texts of a call's pieces together are the JSON of its arguments. The call itself follows as a `ToolCallEvent`
+    with the same id; if the end of the turn cuts it off, it never does.
+    """
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +157,7 @@ class Done:
     partial_tool_call: str = ""
 
 
-Event = ReasoningDelta | ContentDelta | ToolCallEvent | Done
+Event = ReasoningDelta | ContentDelta | ToolCallDelta | ToolCallEvent | Done
 
 
 @dataclass(frozen=True)
@@ -171,6 +191,6 @@ def collect(events: Iterable[Event]) -> Answer:
             reasoning.append(event.text)
         elif isinstance(event, ToolCallEvent):
             calls.append(event.call)
-        else:
+        elif isinstance(event, Done):
             done = event
     return Answer("".join(content), "".join(reasoning), tuple(calls), done)

@@ -48,6 +48,8 @@ class TurnOptions:
         The model's words before it stops thinking.
     logprobs : int, optional
         Report the log-probability of each token, and of that many most probable ones.
+    call_deltas : bool
+        Yield pieces of tool calls as they are written, besides the complete calls.
     """
 
     max_tokens: int | None = None
@@ -59,6 +61,7 @@ class TurnOptions:
     max_thinking_tokens: int | None = None
     thinking_end: str = DEFAULT_THINKING_END
     logprobs: int | None = None
+    call_deltas: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", as_stop_strings(self.stop))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.call_reader import CallReader, is_partial_tag
-from lily.chat.events import ContentDelta, ReasoningDelta, ToolCall, ToolCallEvent
+from lily.chat.call_writer import CallWriter
+from lily.chat.events import ContentDelta, ReasoningDelta, ToolCall, ToolCallDelta, ToolCallEvent
 
 __all__ = ["OutputParser", "ParsedPiece", "thinking_is_open"]
 
-ParsedPiece = ReasoningDelta | ContentDelta | ToolCallEvent
+ParsedPiece = ReasoningDelta | ContentDelta | ToolCallDelta | ToolCallEvent
 
 OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 _THINK_TAGS = (OPEN_THINK, CLOSE_THINK)
@@ -35,7 +36,7 @@ class OutputParser:
     inside a thinking block counts as a call when it names a known tool. White space around calls is not content.
     """
 
-    def __init__(self, *, reasoning: bool, tools: ToolSchemas | None = None) -> None:
+    def __init__(self, *, reasoning: bool, tools: ToolSchemas | None = None, call_deltas: bool = False) -> None:
         """
         Parameters
         ----------
@@ -43,6 +44,8 @@ class OutputParser:
             Whether the output begins inside a thinking block; see `thinking_is_open`.
         tools
             The request's tools; None leaves the tags of calls in the text.
+        call_deltas
+            Return pieces of calls as they are written, too.
         """
         self._tools = tools
         self._reasoning = reasoning
@@ -55,6 +58,8 @@ class OutputParser:
         self._after_call = False
         self._early_calls: list[ToolCall] = []  # made inside the thinking block
         self._call_count = 0
+        self._call_deltas = call_deltas
+        self._writers: list[CallWriter] = []  # of the calls that the reader has begun
         self.partial_tool_call = ""  #: text of a call that the end of the output cut off
 
     @property
@@ -159,13 +164,14 @@ class OutputParser:
     def _read_calls(self, reader: CallReader, final: bool, truncated: bool) -> bool:
         found = reader.read(self._text, final=final, truncated=truncated)
         if found is None:
+            self._write_pieces(reader)
             return False
         self._reader = None
         self.partial_tool_call = found.partial
         if found.calls or found.partial:
             self._begin_call()
-            for name, arguments in found.calls:
-                self._emit_call(ToolCall(name, arguments))
+            for at, (name, arguments) in enumerate(found.calls):
+                self._emit_call(name, arguments, self._writers[at] if at < len(self._writers) else CallWriter())
             self._text = self._text[found.end :]
         elif self._reasoning:  # it only talks of calls
             tag = "<tool_call>"
@@ -173,7 +179,16 @@ class OutputParser:
             self._text = self._text[len(tag) :]
         else:
             self._text = self._text[found.end :]
+        self._writers = []
         return bool(self._text)
+
+    def _write_pieces(self, reader: CallReader) -> None:
+        if not self._call_deltas or self._early_calls:  # a call that was drafted before may turn out not to count
+            return
+        for at, call in enumerate(reader.progress()):
+            if at == len(self._writers):
+                self._writers.append(CallWriter())
+            self._pieces += self._writers[at].advance(call)
 
     def _begin_call(self) -> None:
         self._after_call = True
@@ -181,7 +196,8 @@ class OutputParser:
         if not self._text_came:
             self._held = ""
 
-    def _emit_call(self, call: ToolCall) -> None:
+    def _emit_call(self, name: str, arguments: dict[str, Any], writer: CallWriter) -> None:
+        call = ToolCall(name, arguments, writer.id)
         if self._reasoning:
             self._early_calls.append(call)
         else:
@@ -191,6 +207,8 @@ class OutputParser:
                     self._early_calls.remove(early)
                     return
         self._call_count += 1
+        if self._call_deltas:
+            self._pieces += writer.finish(name, arguments)
         self._pieces.append(ToolCallEvent(call))
 
     def _emit(self, text: str) -> None:

@@ -15,6 +15,7 @@ from lily.chat.events import (
     Timings,
     TokenLogprob,
     ToolCall,
+    ToolCallDelta,
     ToolCallEvent,
     Usage,
 )
@@ -148,7 +149,10 @@ class Turn:
         for piece in pieces:
             if self._stop.matched is not None:
                 return
-            if isinstance(piece, ToolCallEvent):
+            if isinstance(piece, ToolCallDelta):
+                self._logprobs.clear()
+                yield piece
+            elif isinstance(piece, ToolCallEvent):
                 self._logprobs.clear()
                 self.tool_calls.append(piece.call)
                 yield piece

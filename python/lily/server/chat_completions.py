@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lily.chat import ContentDelta, Done, TokenLogprob, ToolCallEvent
+from lily.chat import ContentDelta, Done, TokenLogprob, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
 from lily.server.delivery import Reply, collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress, Ticket
@@ -44,7 +44,7 @@ async def chat_completions(service: Service, request: Request, fields: Fields) -
     stream = fields.flag("stream", False)
     include_usage = stream_options(service, fields, stream)
     service.finish_fields(fields)
-    work = chat_work(service.model, wanted)
+    work = chat_work(service.model, wanted, call_deltas=stream)
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
     if stream:
         return await start_stream(service, request, work, _ChunkFormat(head, include_usage))
@@ -190,7 +190,7 @@ class _ChunkFormat:
     def __init__(self, head: dict[str, Any], include_usage: bool) -> None:
         self._head = {**head, "object": "chat.completion.chunk", "system_fingerprint": None}
         self._include_usage = include_usage
-        self._calls: dict[int, int] = {}
+        self._calls: dict[int, list[str]] = {}  # ids by choice
         self._started: set[int] = set()
         self._dones: list[Done] = []
 
@@ -203,11 +203,9 @@ class _ChunkFormat:
         if isinstance(event, Done):
             self._dones.append(event)
             yield self._chunk(choice, {}, finish_reason=event.finish_reason)
-        elif isinstance(event, ToolCallEvent):
-            index = self._calls.get(choice, 0)
-            self._calls[choice] = index + 1
-            yield self._chunk(choice, {"tool_calls": [{"index": index, **event.call.as_message_part()}]})
-        else:
+        elif isinstance(event, ToolCallDelta):
+            yield self._chunk(choice, {"tool_calls": [self._call_piece(choice, event)]})
+        elif not isinstance(event, ToolCallEvent):
             field = "content" if isinstance(event, ContentDelta) else "reasoning_content"
             yield self._chunk(choice, {field: event.text}, logprobs=event.logprobs)
 
@@ -219,6 +217,14 @@ class _ChunkFormat:
 
     def error(self, error: ApiError) -> bytes:
         return sse(openai_body(error))
+
+    def _call_piece(self, choice: int, event: ToolCallDelta) -> dict[str, Any]:
+        ids = self._calls.setdefault(choice, [])
+        if event.id in ids:
+            return {"index": ids.index(event.id), "function": {"arguments": event.arguments}}
+        ids.append(event.id)
+        function = {"name": event.name, "arguments": event.arguments}
+        return {"index": len(ids) - 1, "id": event.id, "type": "function", "function": function}
 
     def _start(self, choice: int) -> Iterator[bytes]:
         if choice not in self._started:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from lily.chat import Answer, Done, TokenLogprob, ToolCallEvent, collect
+from lily.chat import Answer, ContentDelta, Done, ReasoningDelta, TokenLogprob, collect
 from lily.chat.events import Event
 from lily.errors import CancelledError
 from lily.server.endpoint import CLIENT_GONE, LongResponse, client_of
@@ -74,7 +74,7 @@ async def collect_answers(service: Service, request: Request, work: Work, choice
 
 
 def _logprobs_of(events: list[Event]) -> list[TokenLogprob]:
-    return [item for event in events if not isinstance(event, (Done, ToolCallEvent)) for item in event.logprobs]
+    return [item for event in events if isinstance(event, (ContentDelta, ReasoningDelta)) for item in event.logprobs]
 
 
 async def start_stream(service: Service, request: Request, work: Work, form: StreamFormat) -> EventStream:

@@ -11,7 +11,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lily.chat import Answer, Done, ReasoningDelta, ToolCall, ToolCallEvent, Usage, normalize_messages
+from lily.chat import (
+    Answer,
+    Done,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallEvent,
+    Usage,
+    normalize_messages,
+)
 from lily.chat.events import Event
 from lily.server.anthropic_request import anthropic_chat_request
 from lily.server.delivery import collect_answers, sse, start_stream
@@ -32,7 +41,7 @@ async def messages(service: Service, request: Request, fields: Fields) -> Respon
     options = {**wanted.options, "max_tokens": fields.integer("max_tokens", 1)}
     stream = fields.flag("stream", False)
     service.finish_fields(fields)
-    work = chat_work(service.model, dataclasses.replace(wanted, options=options))
+    work = chat_work(service.model, dataclasses.replace(wanted, options=options), call_deltas=stream)
     head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": name}
     if stream:
         return await start_stream(service, request, work, _MessageFormat(head))
@@ -104,9 +113,11 @@ class _MessageFormat:
         if isinstance(event, Done):
             yield from self._close()
             yield _event("message_delta", delta=_end(event), usage=_usage(event.usage))
+        elif isinstance(event, ToolCallDelta):
+            block = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+            yield from self._start(event.id, block)
+            yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
         elif isinstance(event, ToolCallEvent):
-            yield from self._start("tool_use", {**_call_block(event.call), "input": {}})
-            yield self._delta({"type": "input_json_delta", "partial_json": event.call.arguments_json})
             yield from self._close()
         elif isinstance(event, ReasoningDelta):
             yield from self._start("thinking", {"type": "thinking", "thinking": "", "signature": ""})
@@ -122,11 +133,12 @@ class _MessageFormat:
     def error(self, error: ApiError) -> bytes:
         return sse(anthropic_body(error), "error")
 
-    def _start(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
-        if self._open != kind:
+    def _start(self, name: str, block: dict[str, Any]) -> Iterator[bytes]:
+        """Begin a block, unless the one of that name is open."""
+        if self._open != name:
             yield from self._close()
             self._index += 1
-            self._open = kind
+            self._open = name
             yield _event("content_block_start", index=self._index, content_block=block)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:

@@ -66,7 +66,7 @@ def errors_at(places: Sequence[str] | None) -> Iterator[None]:
         raise as_api_error(error, places) from error
 
 
-def chat_work(model: Model, request: ChatRequest) -> Work:
+def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) -> Work:
     """The work that answers a conversation; its items are (choice, event)."""
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
@@ -81,6 +81,7 @@ def chat_work(model: Model, request: ChatRequest) -> Work:
                 later_system=request.later_system,
                 template_options=request.template_options,
                 seed=base,
+                call_deltas=call_deltas,
                 **request.options,
             )
             ticket.on_cancel(chat.cancel)

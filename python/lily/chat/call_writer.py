@@ -1,0 +1,81 @@
+"""Writes the arguments of a tool call as JSON text while the model is still writing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lily.chat.events import ToolCallDelta, new_call_id
+
+__all__ = ["CallInProgress", "CallWriter"]
+
+
+@dataclass(frozen=True)
+class CallInProgress:
+    """What is known of a call that is not complete.
+
+    `arguments` are the complete ones; `parameter` and `text` are those of a string that is being written.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    parameter: str | None = None
+    text: str = ""
+
+
+class CallWriter:
+    """Pieces of one call. Put together their texts are the JSON of its arguments."""
+
+    def __init__(self) -> None:
+        self.id = new_call_id()
+        self._begun = False
+        self._written: dict[str, Any] = {}
+        self._parameter: str | None = None  # whose string is open
+        self._length = 0  # characters of it that are written
+        self._text = ""
+
+    def advance(self, call: CallInProgress) -> list[ToolCallDelta]:
+        """The piece that is new, if there is one."""
+        self._write_arguments(call.arguments)
+        if call.parameter is not None and call.parameter not in self._written:
+            if self._parameter is None:
+                self._text += f'{self._separator()}{_json(call.parameter)}: "'
+                self._parameter, self._length = call.parameter, 0
+            self._write_characters(call.text)
+        return self._take(call.name)
+
+    def finish(self, name: str, arguments: Mapping[str, Any]) -> list[ToolCallDelta]:
+        """The rest of a call that is complete."""
+        self._write_arguments(arguments)
+        self._text += "}" if self._written else "{}"
+        return self._take(name)
+
+    def _write_arguments(self, arguments: Mapping[str, Any]) -> None:
+        for parameter, value in arguments.items():
+            if parameter == self._parameter:
+                self._write_characters(value)
+                self._text += '"'
+                self._parameter = None
+            elif parameter not in self._written or self._written[parameter] is not value:
+                self._text += f"{self._separator()}{_json(parameter)}: {_json(value)}"
+            self._written[parameter] = value
+
+    def _write_characters(self, text: str) -> None:
+        self._text += _json(text[self._length :])[1:-1]
+        self._length = max(self._length, len(text))
+
+    def _separator(self) -> str:
+        return ", " if self._written else "{"
+
+    def _take(self, name: str) -> list[ToolCallDelta]:
+        if self._begun and not self._text:
+            return []
+        self._begun = True
+        text, self._text = self._text, ""
+        return [ToolCallDelta(self.id, name, text)]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
