@@ -177,3 +177,13 @@ def test_gates_at_the_ends_of_their_range(kernel: str) -> None:
     inputs.b = np.maximum(inputs.b, np.float32(-80))  # further down the true value is no normal fp32 number
     assert np.isfinite(outputs["beta"]).all()
     assert_near_reference(inputs, outputs)
+
+
+@every_kernel
+def test_faint_heads_are_normalised_with_epsilon_on_the_sum(kernel: str) -> None:
+    """Query and key whose sum of squares is near 1e-6: where epsilon stands decides their length."""
+    inputs = Inputs.random(Shape(3, 2, 2, 64, 12), kernel, seed=6)
+    inputs.taps *= np.float32(2e-4)
+    lengths = np.linalg.norm(inputs.reference()["key"], axis=-1)
+    assert ((lengths > 0.2) & (lengths < 0.98)).all()
+    assert_near_reference(inputs, convolve(sim(), kernel, inputs))
