@@ -59,7 +59,7 @@ enum LaunchSize {
   kStepThreads = 512,       // gdn_step
   kStepMaxValueDim = 1024,
   kAttentionThreads = 128,
-  kAttentionRows = 16,      // attention_prefill: query rows a threadgroup
+  kAttentionRows = 32,      // attention_prefill: query rows a threadgroup
   kAttentionBlock = 512,    // attention_decode_blocked: positions a split, always
   kArgmaxThreads = 256,
   kArgmaxParts = 128,

@@ -23,7 +23,7 @@ from device_runner import from_bfloat16, run, sim
 THREADS = 128
 BLOCK = 512
 
-# Positions below, at and above the 8 of a simdgroup, the 32 of a round and the 512 of a block; splits more than positions.
+# Positions around the 8 of a simdgroup, the 32 of a round and the 512 of a block; more splits than positions.
 GENERAL = [
     (Shape(rows=1, heads=8, kv_heads=1, head_dim=256, position=76, splits=3), 4),
     (Shape(rows=1, heads=16, kv_heads=2, head_dim=256, position=0, splits=4), 4),
@@ -84,8 +84,8 @@ def splits_of(kernel: str, shape: Shape) -> list[slice]:
 
 
 def assert_partial(kernel: str, shape: Shape, partial: Array, given: Any) -> None:
-    """Float32 bounds: a product goes through at most 8 + head_dim / 8 sums to its score, a weight through at most 256 to its
-    sum. The error of scores is a relative one of their exponentials, which round by 2^-22 themselves."""
+    """Float32 bounds: a product goes through at most 8 + head_dim / 8 sums to its score, a weight through at most 256 to
+    its sum. The error of scores is a relative one of their exponentials, which round by 2^-22 themselves."""
     query, keys, values = (from_bfloat16(part).astype(np.float64) for part in given)
     for split, covered in enumerate(splits_of(kernel, shape)):
         for head in range(shape.heads):
@@ -123,8 +123,8 @@ def test_packed_query_heads_agree(query_heads: int) -> None:
 @pytest.mark.parametrize("score_scale", [1.0, 40.0])
 @pytest.mark.parametrize(("kernel", "shape", "query_heads"), CASES)
 def test_gated_result(kernel: str, shape: Shape, query_heads: int, score_scale: float) -> None:
-    """Rounding to bfloat16, and float32 steps: the products of a score of 160 add up to less than 2^10 in magnitude, so it
-    errs by 40 * 2^-14 at worst, 2^-12 at random; a weight errs by that share of itself."""
+    """Rounding to bfloat16, and float32 steps: the products of a score of 160 add up to less than 2^10 in magnitude, so
+    it errs by 40 * 2^-14 at worst, 2^-12 at random; a weight errs by that share of itself."""
     given = inputs(shape, seed=shape.position, score_scale=score_scale)
     projected = np.random.default_rng(1).standard_normal((shape.heads, 2, shape.head_dim)).astype(np.float32) * 3
     out = reduce(sim(), shape, decode(sim(), kernel, shape, query_heads, 1, given), projected)
