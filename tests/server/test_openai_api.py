@@ -302,3 +302,29 @@ def test_errors_of_calls_name_the_message_as_given(client):
     error = ask(client, [*system, *history]).json()["error"]
     assert error["param"] == "messages[3]"
     assert "not valid JSON" in error["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_several_choices_come_from_one_prefill_and_in_turns(client, model, path):
+    prompt = "Tell me of the seven seas and of their many ships. " * 5
+    request = {"prompt": prompt} if path != CHAT else {"messages": [{"role": "user", "content": prompt}]}
+    fields = {**request, "n": 3, "max_tokens": 20, "temperature": 2.5, "seed": 7}
+    fields["logit_bias"] = {str(token): -100 for token in model.stop_tokens}
+    body = client.post(path, json=fields).json()
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    text = {CHAT: lambda choice: choice["message"].get("reasoning_content")}.get(path, lambda choice: choice["text"])
+    texts = [text(choice) for choice in body["choices"]]
+    assert len(set(texts)) == 3
+    single = client.post(path, json={**fields, "n": 1, "seed": 8}).json()
+    assert text(single["choices"][0]) == texts[1]
+    assert single["usage"]["prompt_tokens"] == body["usage"]["prompt_tokens"]
+    chunks = chunks_of(client.post(path, json={**fields, "stream": True, "stream_options": {"include_usage": True}}))
+    pieces = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    for index in range(3):
+        own = [one for one in pieces if one["index"] == index]
+        parts = [one.get("text", one.get("delta", {}).get("reasoning_content")) or "" for one in own]
+        assert "".join(parts) == texts[index]
+        assert [one["finish_reason"] for one in own if one["finish_reason"]] == ["length"]
+    order = [one["index"] for one in pieces]
+    assert order.index(2) < len(order) - order[::-1].index(0) - 1  # the last begins before the first ends
+    assert chunks[-1]["usage"]["completion_tokens"] == 60

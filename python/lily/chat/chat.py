@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import threading
 import time
@@ -15,16 +14,18 @@ from lily.chat.argument_values import ToolSchemas
 from lily.chat.constraints import GrammarCompiler
 from lily.chat.control import TurnControl, turn_grammar
 from lily.chat.events import Answer, Done, Event, Timings, ToolCall, Usage, collect
-from lily.chat.functions import PythonTool, as_definitions
+from lily.chat.functions import as_definitions
 from lily.chat.options import TurnOptions, resolve_sampling
 from lily.chat.output_parser import OutputParser, thinking_is_open
 from lily.chat.prompt_encoder import EncodedPrompt, PromptEncoder
 from lily.chat.roles import LaterSystem, normalize_messages
 from lily.chat.tool_choice import as_tool_choice
+from lily.chat.tool_results import as_text, result_of
 from lily.chat.turn import Turn
+from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, reseeded
 from lily.errors import BusyError, CancelledError, InvalidArgumentError
-from lily.sampling import check_seed
-from lily.session import Progress, Session
+from lily.sampling import Sampling, check_seed
+from lily.session import Progress, Session, as_count
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -137,6 +138,35 @@ class Chat:
         message = None if content is None else {"role": "user", "content": content}
         return self._turn(message, self._options.changed(options), progress)
 
+    def alternatives(
+        self,
+        content: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        count: int,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Iterator[tuple[int, Event]]:
+        """Several answers to one message, generated side by side; the prompt is computed once.
+
+        The conversation stays as it is; `reset` goes on from the answer of the caller's choice.
+
+        Parameters
+        ----------
+        content, progress, **options
+            As in `send`.
+        count : int
+            How many answers. The first one is that of `send`; the seed of each next one is one higher.
+
+        Yields
+        ------
+        (int, Event)
+            The answer's index and one of its events, in turns; each answer ends with its `Done`. Errors as for `send`.
+        """
+        if as_count("count", count) < 1:
+            raise InvalidArgumentError("count must be at least 1")
+        message = None if content is None else {"role": "user", "content": content}
+        return self._alternatives(message, count, self._options.changed(options), progress)
+
     def ask(self, content: str | Sequence[Mapping[str, Any]] | None = None, **options: Any) -> Answer:
         """As `send`, but the whole answer at once."""
         return collect(self.send(content, **options))
@@ -160,7 +190,7 @@ class Chat:
         with self._exclusive():
             if call_id not in self._open_calls():
                 raise InvalidArgumentError(f"the latest answer has no call with the id {call_id!r} without a result")
-            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": _as_text(result)})
+            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": as_text(result)})
 
     def run(
         self,
@@ -203,7 +233,7 @@ class Chat:
             if any(call.name in names and call.name not in self._functions for call in answer.tool_calls):
                 break  # a tool that only the caller can run
             for call in answer.tool_calls:
-                self.add_tool_result(call, _result_of(call, self._functions))
+                self.add_tool_result(call, result_of(call, self._functions))
             message = None
         return answer
 
@@ -256,59 +286,95 @@ class Chat:
 
     def _turn(self, message: dict[str, Any] | None, options: TurnOptions, progress: Progress | None) -> Iterator[Event]:
         with self._exclusive():
-            self._cancelled.clear()
-            messages = [*self._messages, *([] if message is None else [message])]
-            if messages and messages[-1].get("role") not in _RESULT_ROLES:
-                raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
-            yield from self._answer(messages, options, progress)
+            messages = self._with(message)
+            prompt = self._prompt(messages, options)
+            try:
+                session, cached, seconds = self._timed_session(prompt.encoded, progress)
+            except PrefillCancelledError as cancelled:
+                yield cancelled.done
+                return
+            turn = self._start(prompt, session, prompt.sampling)
+            try:
+                yield from turn.events()
+            finally:
+                if turn.tokens or turn.ended_by_model:
+                    self._messages = [*messages, turn.message]
+                self._remember(prompt, turn)
+            yield turn.done(len(prompt.encoded.ids), cached, seconds)
 
-    def _answer(
-        self, messages: list[dict[str, Any]], options: TurnOptions, progress: Progress | None
-    ) -> Iterator[Event]:
+    def _alternatives(
+        self, message: dict[str, Any] | None, count: int, options: TurnOptions, progress: Progress | None
+    ) -> Iterator[tuple[int, Event]]:
+        with self._exclusive(), contextlib.ExitStack() as at_end:
+            prompt = self._prompt(self._with(message), options)
+            try:
+                session, cached, seconds = self._timed_session(prompt.encoded, progress)
+            except PrefillCancelledError as cancelled:
+                for index in range(count):
+                    yield index, cancelled.done
+                return
+            total = len(prompt.encoded.ids)
+            turns: dict[int, Turn] = {}
+            streams: dict[int, Iterator[Event]] = {}
+            for index in range(count):
+                branch = session if index == 0 else session.fork(seed=(self._seed + index) % SEEDS)
+                if index:
+                    at_end.callback(self._keep, branch)
+                turns[index] = self._start(prompt, branch, reseeded(prompt.sampling, index))
+                streams[index] = turns[index].events()
+                at_end.callback(self._remember, prompt, turns[index])
+            while streams:
+                for index, stream in list(streams.items()):
+                    event = next(stream, None)
+                    if event is None:
+                        del streams[index]
+                        computed = (cached, seconds) if index == 0 else (total, 0.0)
+                        event = turns[index].done(total, *computed)
+                    yield index, event
+
+    def _with(self, message: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """The conversation to answer."""
+        self._cancelled.clear()
+        messages = [*self._messages, *([] if message is None else [message])]
+        if messages and messages[-1].get("role") not in _RESULT_ROLES:
+            raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
+        return messages
+
+    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions) -> TurnPrompt:
+        """What is needed to answer; everything that can be wrong with the request is told here."""
         model = self._model
         schemas = ToolSchemas(self._definitions)
         choice = as_tool_choice(options.tool_choice, schemas.names)
         grammar = turn_grammar(model.tokenizer, options, schemas, choice)
-        constraint = None if grammar is None else model.chat_support.grammars.start(grammar)
+        if grammar is not None:
+            model.chat_support.grammars.start(grammar)
         normal = normalize_messages(messages, later_system=self._later_system)
-        prompt = self._render(normal, generation=True)
-        encoded = model.chat_support.encoder.encode(prompt, self._borders(normal, prompt))
-        began = time.perf_counter()
-        try:
-            session, cached = self._bring_session(encoded, progress)
-        except CancelledError:
-            seconds = time.perf_counter() - began
-            yield Done("cancelled", Usage(len(encoded.ids)), Timings(prefill_seconds=seconds))
-            return
-        seconds = time.perf_counter() - began
+        text = self._render(normal, generation=True)
+        encoded = model.chat_support.encoder.encode(text, self._borders(normal, text))
+        return TurnPrompt(
+            normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, grammar
+        )
+
+    def _start(self, prompt: TurnPrompt, session: Session, sampling: Sampling) -> Turn:
+        """A turn from a session that holds the prompt."""
+        model, options, choice = self._model, prompt.options, prompt.choice
         parser = OutputParser(
-            reasoning=thinking_is_open(prompt),
-            tools=None if choice.mode == "none" else schemas,
+            reasoning=thinking_is_open(prompt.text),
+            tools=None if choice.mode == "none" else prompt.schemas,
             call_deltas=options.call_deltas,
         )
         control = TurnControl(
             model.tokenizer,
             options,
             parser,
-            constraint=constraint,
+            constraint=None if prompt.grammar is None else model.chat_support.grammars.start(prompt.grammar),
             stop_tokens=sorted(model.stop_tokens),
-            calls_forbidden=choice.mode == "none" and bool(schemas.names),
+            calls_forbidden=choice.mode == "none" and bool(prompt.schemas.names),
         )
         generation = session.generation(
-            options.max_tokens,
-            sampling=resolve_sampling(model, options.sampling),
-            logprobs=options.logprobs,
-            mask=control.mask,
+            options.max_tokens, sampling=sampling, logprobs=options.logprobs, mask=control.mask
         )
-        turn = Turn(model.tokenizer, generation, parser, control, options.stop, self._cancelled.is_set)
-        try:
-            yield from turn.events()
-        finally:
-            if turn.tokens or turn.ended_by_model:
-                self._messages = [*messages, turn.message]
-            if turn.ended_by_model:
-                self._remember(normal, prompt, turn)
-        yield turn.done(len(encoded.ids), cached, seconds)
+        return Turn(model.tokenizer, generation, parser, control, options.stop, self._cancelled.is_set)
 
     def _render(self, messages: list[dict[str, Any]], *, generation: bool) -> str:
         template = self._model.chat_template
@@ -317,14 +383,17 @@ class Chat:
             template, messages, self._definitions, add_generation_prompt=generation, **self._template_options
         )
 
-    def _remember(self, normal: list[dict[str, Any]], prompt: str, turn: Turn) -> None:
-        answer = normalize_messages([*normal, turn.message], later_system=self._later_system)
+    def _remember(self, prompt: TurnPrompt, turn: Turn) -> None:
+        """Keep the ids of a turn that is whole."""
+        if not turn.ended_by_model:
+            return
+        answer = normalize_messages([*prompt.normal, turn.message], later_system=self._later_system)
         conversation = self._render(answer, generation=False)
         tokenizer = self._model.tokenizer
         ends = [tokenizer.decode([token]) for token in self._model.stop_tokens]
         at = max(conversation.rfind(end) for end in ends) if ends else -1
-        if at >= len(prompt):
-            self._model.chat_support.encoder.remember(prompt, conversation, conversation[at:], turn.tokens)
+        if at >= len(prompt.text):
+            self._model.chat_support.encoder.remember(prompt.text, conversation, conversation[at:], turn.tokens)
 
     def _borders(self, messages: list[dict[str, Any]], prompt: str) -> list[int]:
         """Characters of the prompt before the places where later prompts may part from it.
@@ -345,6 +414,16 @@ class Chat:
         return [self._model.tokenizer.decode([token]) + "\n" for token in self._model.stop_tokens]
 
     # -- the session -----------------------------------------------------------------------------------------------
+
+    def _timed_session(self, encoded: EncodedPrompt, progress: Progress | None) -> tuple[Session, int, float]:
+        """As `_bring_session`, with the seconds that it took."""
+        began = time.perf_counter()
+        try:
+            session, cached = self._bring_session(encoded, progress)
+        except CancelledError:
+            timings = Timings(prefill_seconds=time.perf_counter() - began)
+            raise PrefillCancelledError(Done("cancelled", Usage(len(encoded.ids)), timings)) from None
+        return session, cached, time.perf_counter() - began
 
     def _bring_session(self, encoded: EncodedPrompt, progress: Progress | None) -> tuple[Session, int]:
         """A session that holds exactly the prompt, with logits, and how many of its tokens were not computed."""
@@ -418,27 +497,8 @@ def _behind_header(prompt: str, border: int) -> int:
     return border if block < 0 else block
 
 
-def _as_text(result: Any) -> str:
-    if isinstance(result, str):
-        return result
-    try:
-        return json.dumps(result, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return str(result)
-
-
 def _observed(events: Iterator[Event], on_event: Callable[[Event], object] | None) -> Iterator[Event]:
     for event in events:
         if on_event is not None:
             on_event(event)
         yield event
-
-
-def _result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
-    function = functions.get(call.name)
-    if function is None:
-        return f"Error: there is no tool {call.name!r}; there are {', '.join(functions) or 'none'}"
-    try:
-        return function.call(call.arguments)
-    except Exception as error:  # the model can react to whatever a tool raises
-        return f"Error: {type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lily.server import chat_completions, completions, messages, small_endpoints
+from lily.server import chat_completions, completions, messages, responses, small_endpoints
 from lily.server.endpoint import Endpoint, error_response
 from lily.server.errors import ApiError
 from lily.server.options import ServerOptions
@@ -78,6 +78,7 @@ def _routes(service: Service) -> list[Route]:
         post("/v1/messages/count_tokens", Endpoint(service, messages.count_tokens, "count_tokens", anthropic=True)),
         post("/v1/chat/completions", Endpoint(service, chat_completions.chat_completions, "chat_completions")),
         post("/v1/completions", Endpoint(service, completions.completions, "completions")),
+        post("/v1/responses", Endpoint(service, responses.responses, "responses")),
         get("/v1/models", Endpoint(service, small_endpoints.models, "models")),
         get("/v1/models/{name:path}", Endpoint(service, small_endpoints.model, "models")),
         get("/health", Endpoint(service, small_endpoints.health, "health", open_to_all=True)),

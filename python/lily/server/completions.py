@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import time
 from collections.abc import Iterator
@@ -35,9 +34,10 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
     stream = fields.flag("stream", False)
     include_usage = stream_options(service, fields, stream)
     echo = fields.flag("echo", False)
-    requests, texts = await run_in_threadpool(_requests, service, fields)
+    requests = await run_in_threadpool(_requests, service, fields)
     service.finish_fields(fields)
-    prefixes = texts if echo else [""] * len(texts)
+    decode = service.model.tokenizer.decode
+    prefixes = [decode(one.ids) if echo else "" for one in requests for _ in range(one.choices)]
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
@@ -46,20 +46,21 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
     }
     work = raw_work(service.model, requests)
     if stream:
-        return await start_stream(service, request, work, _TextFormat(head, prefixes, include_usage))
-    replies, ticket = await collect_answers(service, request, work, len(requests))
+        return await start_stream(
+            service, request, work, _TextFormat(head, prefixes, include_usage, requests[0].choices)
+        )
+    replies, ticket = await collect_answers(service, request, work, len(prefixes))
     dones = [reply.answer.done for reply in replies]
     choices = [
         _choice(index, prefixes[index] + reply.answer.content, reply.answer.finish_reason, reply.logprobs)
         for index, reply in enumerate(replies)
     ]
     timings = timings_body(dones, ticket.queue_seconds)
-    return JSONResponse({**head, "choices": choices, "usage": _usage(dones), "timings": timings})
+    return JSONResponse({**head, "choices": choices, "usage": _usage(dones, requests[0].choices), "timings": timings})
 
 
-def _requests(service: Service, fields: Fields) -> tuple[list[RawRequest], list[str]]:
-    """What to continue, and the prompts' texts."""
-    tokenizer = service.model.tokenizer
+def _requests(service: Service, fields: Fields) -> list[RawRequest]:
+    """What to continue."""
     prompts = [_ids(service, prompt) for prompt in _prompts(fields)]
     count = fields.integer("n", 1, 16) or 1
     if (fields.integer("best_of", 1, 16) or count) != count:
@@ -71,13 +72,8 @@ def _requests(service: Service, fields: Fields) -> tuple[list[RawRequest], list[
     stop = fields.strings("stop", 16)
     logprobs = fields.integer("logprobs", 0, 20)
     fields.ignore("user")
-    requests = []
-    for ids in prompts:
-        for choice in range(count):
-            seed = None if sampling.seed is None else (sampling.seed + choice) % (1 << 64)
-            own = dataclasses.replace(sampling, seed=seed)
-            requests.append(RawRequest(ids, own, limit or _DEFAULT_MAX_TOKENS, stop, logprobs))
-    return requests, [tokenizer.decode(list(request.ids)) for request in requests]
+    most = limit or _DEFAULT_MAX_TOKENS
+    return [RawRequest(ids, sampling, most, stop, logprobs, choices=count) for ids in prompts]
 
 
 def _prompts(fields: Fields) -> list[Any]:
@@ -110,9 +106,9 @@ def _ids(service: Service, prompt: str | list[int]) -> list[int]:
     return ids
 
 
-def _usage(dones: list[Done]) -> dict[str, Any]:
+def _usage(dones: list[Done], count: int) -> dict[str, Any]:
     usage = usage_body(dones)
-    usage["prompt_tokens"] = sum(done.usage.prompt_tokens for done in dones)
+    usage["prompt_tokens"] = sum(done.usage.prompt_tokens for done in dones) // count  # of each prompt once
     usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
     return usage
 
@@ -132,10 +128,11 @@ def _choice(index: int, text: str, finish_reason: str | None, logprobs: list[Tok
 class _TextFormat:
     """A stream of text completion chunks."""
 
-    def __init__(self, head: dict[str, Any], prefixes: list[str], include_usage: bool) -> None:
+    def __init__(self, head: dict[str, Any], prefixes: list[str], include_usage: bool, count: int) -> None:
         self._head = head
         self._prefixes = list(prefixes)
         self._include_usage = include_usage
+        self._count = count  # choices of each prompt
         self._dones: list[Done] = []
 
     def begin(self, prefill: PrefillProgress | None) -> Iterator[bytes]:
@@ -153,7 +150,7 @@ class _TextFormat:
     def end(self, queue_seconds: float) -> Iterator[bytes]:
         if self._include_usage and self._dones:
             timings = timings_body(self._dones, queue_seconds)
-            yield sse({**self._head, "choices": [], "usage": _usage(self._dones), "timings": timings})
+            yield sse({**self._head, "choices": [], "usage": _usage(self._dones, self._count), "timings": timings})
         yield sse("[DONE]")
 
     def error(self, error: ApiError) -> bytes:

@@ -49,10 +49,11 @@ def sse(data: Any, event: str | None = None) -> bytes:
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer and the log-probabilities of its tokens, if they were asked for."""
+    """A whole answer, the log-probabilities of its tokens, if they were asked for, and the events it is made of."""
 
     answer: Answer
     logprobs: list[TokenLogprob]
+    events: list[Event]
 
 
 async def collect_answers(service: Service, request: Request, work: Work, choices: int) -> tuple[list[Reply], Ticket]:
@@ -67,7 +68,7 @@ async def collect_answers(service: Service, request: Request, work: Work, choice
                 events[item[0]].append(item[1])
                 if isinstance(item[1], Done):
                     service.metrics.count_turn(item[1], ticket.queue_seconds)
-    replies = [Reply(collect(of_one), _logprobs_of(of_one)) for of_one in events]
+    replies = [Reply(collect(of_one), _logprobs_of(of_one), of_one) for of_one in events]
     if any(reply.answer.finish_reason == "cancelled" for reply in replies):
         raise CancelledError("the request was cancelled")
     return replies, ticket

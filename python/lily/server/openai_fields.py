@@ -49,14 +49,14 @@ def _logit_bias(fields: Fields) -> dict[int, float] | None:
 
 
 def usage_body(dones: list[Done]) -> dict[str, Any]:
-    """Usage of all choices of a request; they share the prompt."""
+    """Usage of all choices of a request; they share the prompt, which the first one had to compute."""
     prompt = dones[0].usage.prompt_tokens
     completion = sum(done.usage.completion_tokens for done in dones)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": dones[0].usage.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": min(done.usage.cached_tokens for done in dones)},
         "completion_tokens_details": {"reasoning_tokens": sum(done.usage.reasoning_tokens for done in dones)},
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,10 @@ from lily.server.errors import as_api_error
 if TYPE_CHECKING:
     from lily.generation import GeneratedToken, Generation
     from lily.model import Model
+    from lily.session import Session
     from lily.text import Tokenizer
 
 __all__ = ["ChatRequest", "RawRequest", "chat_work", "errors_at", "raw_work"]
-
-_SEED_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,14 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class RawRequest:
-    """A prompt to continue as it is."""
+    """A prompt to continue as it is, `choices` times."""
 
     ids: Sequence[int]
     sampling: Sampling
     max_tokens: int | None
     stop: Sequence[str] = ()
     logprobs: int | None = None
+    choices: int = 1
 
 
 @contextlib.contextmanager
@@ -70,25 +69,21 @@ def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) 
     """The work that answers a conversation; its items are (choice, event)."""
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
-        base = request.sampling.seed
-        for choice in range(request.choices):
-            chat = model.chat(
-                messages=request.messages,
-                tools=request.tools,
-                thinking=request.thinking,
-                preserve_thinking=request.preserve_thinking,
-                sampling=request.sampling if choice == 0 else _reseeded(request.sampling, choice),
-                later_system=request.later_system,
-                template_options=request.template_options,
-                seed=base,
-                call_deltas=call_deltas,
-                **request.options,
-            )
-            ticket.on_cancel(chat.cancel)
-            events = chat.send(progress=ticket.report)
-            with errors_at(request.places), chat, contextlib.closing(events):  # type: ignore[type-var]
-                for event in events:
-                    yield choice, event
+        chat = model.chat(
+            messages=request.messages,
+            tools=request.tools,
+            thinking=request.thinking,
+            preserve_thinking=request.preserve_thinking,
+            sampling=request.sampling,
+            later_system=request.later_system,
+            template_options=request.template_options,
+            call_deltas=call_deltas,
+            **request.options,
+        )
+        ticket.on_cancel(chat.cancel)
+        events = chat.alternatives(count=request.choices, progress=ticket.report)
+        with errors_at(request.places), chat, contextlib.closing(events):  # type: ignore[type-var]
+            yield from events
 
     return work
 
@@ -97,35 +92,52 @@ def raw_work(model: Model, requests: Sequence[RawRequest]) -> Work:
     """The work that continues prompts; each is one choice."""
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
-        for choice, request in enumerate(requests):
-            for event in _continue(model, request, ticket):
-                yield choice, event
+        choice = 0
+        for request in requests:
+            for at, event in _continue(model, request, ticket):
+                yield choice + at, event
+            choice += request.choices
 
     return work
 
 
-def _reseeded(sampling: Sampling, choice: int) -> Sampling:
-    if sampling.seed is None:
-        return replace(sampling, seed=secrets.randbits(_SEED_BITS))
-    return replace(sampling, seed=(sampling.seed + choice) % (1 << _SEED_BITS))
-
-
-def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[Event]:
+def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tuple[int, Event]]:
+    """The continuations of one prompt, side by side."""
     began = time.perf_counter()
-    with model.cached_session(request.ids, progress=ticket.report) as session:
-        ticket.on_cancel(session.cancel)
-        prefilled = time.perf_counter()
-        generation = session.generation(request.max_tokens, sampling=request.sampling, logprobs=request.logprobs)
-        stop = StopStrings(request.stop)
-        yield from _texts(model.tokenizer, generation, stop, ticket)
-        finish: FinishReason = "stop" if stop.matched or generation.finish_reason == "stop" else "length"
-        model.cache.insert(session)
-        yield Done(
-            "cancelled" if ticket.cancelled else finish,
-            Usage(len(request.ids), len(generation.tokens), session.cached_tokens),
-            Timings(prefilled - began, time.perf_counter() - prefilled),
-            stop_string=stop.matched,
-        )
+    with contextlib.ExitStack() as sessions:
+        first = sessions.enter_context(model.cached_session(request.ids, progress=ticket.report))
+        ticket.on_cancel(first.cancel)
+        prefill = time.perf_counter() - began
+        branches = [first, *(sessions.enter_context(first.fork()) for _ in range(request.choices - 1))]
+        streams = {
+            at: _continuation(branch, request, at, prefill if at == 0 else 0.0, ticket)
+            for at, branch in enumerate(branches)
+        }
+        while streams:
+            for at, stream in list(streams.items()):
+                event = next(stream, None)
+                if event is None:
+                    del streams[at]
+                else:
+                    yield at, event
+
+
+def _continuation(session: Session, request: RawRequest, at: int, prefill: float, ticket: Ticket) -> Iterator[Event]:
+    model, total = session.model, len(request.ids)
+    seed = request.sampling.seed
+    sampling = request.sampling if seed is None else replace(request.sampling, seed=(seed + at) % (1 << 64))
+    generation = session.generation(request.max_tokens, sampling=sampling, logprobs=request.logprobs)
+    stop = StopStrings(request.stop)
+    began = time.perf_counter()
+    yield from _texts(model.tokenizer, generation, stop, ticket)
+    finish: FinishReason = "stop" if stop.matched or generation.finish_reason == "stop" else "length"
+    model.cache.insert(session)
+    yield Done(
+        "cancelled" if ticket.cancelled else finish,
+        Usage(total, len(generation.tokens), session.cached_tokens if at == 0 else total),
+        Timings(prefill, time.perf_counter() - began),
+        stop_string=stop.matched,
+    )
 
 
 def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, ticket: Ticket) -> Iterator[Event]:

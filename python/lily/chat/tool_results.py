@@ -1,0 +1,33 @@
+"""Calls Python functions for the model and writes what they return, or raise, as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lily.chat.events import ToolCall
+from lily.chat.functions import PythonTool
+
+__all__ = ["as_text", "result_of"]
+
+
+def as_text(result: Any) -> str:
+    """A string as it is; anything else as JSON, or as ``str(result)`` where it has no JSON form."""
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)
+
+
+def result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
+    """What the function that a call names returns; what goes wrong as a text for the model."""
+    function = functions.get(call.name)
+    if function is None:
+        return f"Error: there is no tool {call.name!r}; there are {', '.join(functions) or 'none'}"
+    try:
+        return function.call(call.arguments)
+    except Exception as error:  # the model can react to whatever a tool raises
+        return f"Error: {type(error).__name__}: {error}"
