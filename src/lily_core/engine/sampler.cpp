@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/error.h"
+#include "engine/sampling_arithmetic.h"
 
 namespace lily {
 namespace {
@@ -47,8 +48,10 @@ void Sampling::validate() const {
   }
 }
 
+std::uint64_t random_at(std::uint64_t seed, std::uint64_t position) { return mix(mix(seed) ^ position); }
+
 double uniform_at(std::uint64_t seed, std::uint64_t position) {
-  return static_cast<double>(mix(mix(seed) ^ position) >> 11) * 0x1p-53;
+  return static_cast<double>(random_at(seed, position) >> 11) * 0x1p-53;
 }
 
 std::int32_t argmax(std::span<const float> logits) {
@@ -127,44 +130,40 @@ void Sampler::select(std::span<const float> logits, std::size_t limit) {
 }
 
 // Draws among candidates_. They may be the most probable ones only: false if the filters or the draw reach beyond them.
-bool Sampler::draw(const SamplerInput& input, const Sampling& sampling, std::span<const float> logits, double maximum,
-                   bool complete, std::int32_t& token) {
-  const auto weight = [&](float logit) {
-    return std::exp((static_cast<double>(logit) - maximum) / sampling.temperature);
+bool Sampler::draw(const SamplerInput& input, const Sampling& sampling, std::span<const float> logits, float maximum,
+                   std::int32_t& token) {
+  const SamplingUnits units = sampling::units_of(sampling.temperature, sampling.top_p, sampling.min_p);
+  const std::uint64_t least = std::uint64_t{units.min_p} << (sampling::kMassBits - 31);
+  std::uint64_t total = 0;
+  std::uint64_t kept = 0;  // first the mass above min_p
+  const auto add = [&](float logit) {
+    const std::uint64_t mass = sampling::mass_of(logit, maximum, units.scale);
+    total += mass;
+    if (mass >= least) kept += mass;
+    return mass;
   };
-  weights_.resize(candidates_.size());
-  std::transform(candidates_.begin(), candidates_.end(), weights_.begin(),
-                 [&](std::int32_t id) { return weight(logits[index(id)]); });
-  double total = 0.0;
-  if (complete) {
-    total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
-  } else {
-    for (const float logit : logits) total += weight(logit);
+  masses_.clear();
+  for (const std::int32_t id : candidates_) masses_.push_back(add(logits[index(id)]));
+  if (sampling.top_k == 0 && candidates_.size() < logits.size()) {
+    total = kept = 0;
+    for (const float logit : logits) add(logit);
+  }
+  if (units.top_p < sampling::kFractionUnit) {
+    const std::uint64_t share = sampling::share_of(total, units.top_p);
+    std::uint64_t mass = 0;
+    for (std::size_t i = 0; i < masses_.size() && mass < share; ++i) mass += masses_[i];
+    if (mass < share) return false;
+    kept = std::min(kept, mass);
   }
 
-  // The smallest set of most probable tokens whose mass reaches top_p, then those above min_p times the best.
-  std::size_t kept = weights_.size();
-  double kept_mass = total;
-  if (sampling.top_p < 1.0) {
-    const double target = sampling.top_p * total;
-    for (kept = 0, kept_mass = 0.0; kept < weights_.size() && kept_mass < target; ++kept) kept_mass += weights_[kept];
-    complete = complete || kept_mass >= target;
-  }
-  if (sampling.min_p > 0.0 && kept > 0 && weights_[kept - 1] < sampling.min_p) {
-    while (kept > 1 && weights_[kept - 1] < sampling.min_p) --kept;
-    kept_mass = std::accumulate(weights_.begin(), weights_.begin() + static_cast<std::ptrdiff_t>(kept), 0.0);
-    complete = true;
-  }
-  if (!complete && (sampling.min_p > 0.0 || sampling.top_p < 1.0)) return false;
-
-  const double target = uniform_at(input.seed, input.position) * kept_mass;
-  double mass = 0.0;
-  for (std::size_t i = 0; i < kept; ++i) {
-    mass += weights_[i];
+  const std::uint64_t target = sampling::scaled_draw(kept, random_at(input.seed, input.position));
+  std::uint64_t mass = 0;
+  for (std::size_t i = 0; i < masses_.size(); ++i) {
+    mass += masses_[i];
     token = candidates_[i];
     if (target < mass) return true;
   }
-  return complete;
+  return false;
 }
 
 std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling) {
@@ -175,9 +174,9 @@ std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling
   }
   const std::span<const float> logits = adjust(input, sampling);
   const std::int32_t best = argmax(logits);
-  const double maximum = logits[index(best)];
+  const float maximum = logits[index(best)];
   if (maximum == kForbidden) invalid("the mask and logit_bias allow no token");
-  if (sampling.temperature == 0.0 || sampling.top_k == 1) return best;
+  if (sampling.temperature == 0.0 || sampling.top_k == 1 || std::isinf(maximum)) return best;
 
   // Without top_k the most probable tokens nearly always decide: all of them are sorted only if those do not.
   std::int32_t token = best;
@@ -185,8 +184,7 @@ std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling
   const std::size_t top_k = std::min(static_cast<std::size_t>(sampling.top_k), size);
   for (std::size_t limit = top_k > 0 ? top_k : std::min(kFirstCandidates, size);; limit = size) {
     select(logits, limit);
-    const bool complete = top_k > 0 || limit == size || candidates_.size() < limit;
-    if (draw(input, sampling, logits, maximum, complete, token)) return token;
+    if (draw(input, sampling, logits, maximum, token) || limit >= size || top_k > 0) return token;
   }
 }
 

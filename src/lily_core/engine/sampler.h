@@ -27,8 +27,9 @@ struct Sampling {
   }
 };
 
-// A number in [0, 1) that depends on the seed and the position only (SplitMix64 finaliser, Steele et al. 2014),
-// so that a draw does not depend on what was computed or drawn before.
+// 64 random bits that depend on the seed and the position only (SplitMix64 finaliser, Steele et al. 2014), so that a
+// draw does not depend on what was computed or drawn before. uniform_at: the same as a number in [0, 1).
+[[nodiscard]] std::uint64_t random_at(std::uint64_t seed, std::uint64_t position);
 [[nodiscard]] double uniform_at(std::uint64_t seed, std::uint64_t position);
 
 struct SamplerInput {
@@ -46,8 +47,9 @@ struct TokenLogprob {
 
 class Sampler {
  public:
-  // Penalties, bias and mask first, then the filters in this order: temperature, top_k, top_p, min_p. Ties go to the
-  // lower id. Logits that are not finite: Error(backend). Nothing allowed: Error(invalid_argument).
+  // Penalties, bias and mask first, then the filters in this order: temperature, top_k, top_p, min_p, in the integers
+  // of engine/sampling_arithmetic.h. Ties go to the lower id. Logits that are not finite: Error(backend). Nothing
+  // allowed: Error(invalid_argument).
   [[nodiscard]] std::int32_t sample(const SamplerInput& input, const Sampling& sampling);
 
  private:
@@ -55,10 +57,10 @@ class Sampler {
   void count(std::span<const std::int32_t> output, std::size_t vocab_size);
   void select(std::span<const float> logits, std::size_t limit);
   [[nodiscard]] bool draw(const SamplerInput& input, const Sampling& sampling, std::span<const float> logits,
-                          double maximum, bool complete, std::int32_t& token);
+                          float maximum, std::int32_t& token);
 
   std::vector<std::int32_t> candidates_;
-  std::vector<double> weights_;
+  std::vector<std::uint64_t> masses_;  // of candidates_
   std::vector<float> adjusted_;
   std::vector<std::int32_t> counted_;   // the output that counts_ holds
   std::vector<std::int32_t> distinct_;  // its ids, each once

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/sampling_arithmetic.h"
+
 namespace lily::gpu {
 namespace {
 
@@ -300,7 +302,7 @@ void DecodeEncoder::expert_outputs(const DeviceLayerWeights& layer, const View& 
                                    .eps = encoder_.eps(),
                                    .expert_words = layer.down_proj.expert_words,
                                    .expert_scales = layer.down_proj.expert_scales},
-                  {divide_up(hidden_size, args::kGemvRows), 1, 1}, args::kGemvThreads);
+                  {divide_up(hidden_size, args::kDownRows), 1, 1}, args::kDownThreads);
 }
 
 void DecodeEncoder::moe(std::size_t layer) {
@@ -327,14 +329,17 @@ void DecodeEncoder::moe(std::size_t layer) {
 void DecodeEncoder::choose_token(const DeviceChoice& choice) {
   const auto candidates = narrow(std::clamp<std::int64_t>(choice.candidates, 1, config_.vocab_size));
   const View logits = state_.logits.part(0, std::uint64_t{candidates} * 4);
+  const bool draws = choice.temperature > 0.0 && choice.top_k != 1;
+  const SamplingUnits units =
+      draws ? sampling::units_of(choice.temperature, choice.top_p, choice.min_p) : SamplingUnits{};
   const args::SampleArgs arguments{.candidates = candidates,
-                                   .temperature = static_cast<float>(choice.temperature),
+                                   .scale = units.scale,
                                    .top_k = narrow(std::min<std::int64_t>(choice.top_k, candidates)),
-                                   .top_p = static_cast<float>(choice.top_p),
-                                   .min_p = static_cast<float>(choice.min_p),
+                                   .top_p = units.top_p,
+                                   .min_p = units.min_p,
                                    .seed_low = static_cast<std::uint32_t>(choice.seed),
                                    .seed_high = static_cast<std::uint32_t>(choice.seed >> 32)};
-  if (choice.temperature > 0.0 && choice.top_k != 1) {
+  if (draws) {
     encoder_.launch("sample_token", {},
                     {reads(0, logits), writes(1, state_.next_token), reads(2, state_.next_device_position)}, 3,
                     arguments, {1, 1, 1}, args::kSampleThreads);
