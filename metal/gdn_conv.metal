@@ -1,11 +1,12 @@
 // gdn_conv.metal -- the causal convolution of Gated DeltaNet with silu, the norms of query and key, decay and beta.
 //
-// Channels are [q heads | k heads | v heads], conv_dim in all. Row i of the history, [kernel_size - 1 + tokens, conv_dim],
-// is conv_state[i] and then the tokens' qkv; the output of token t is made of rows t to t + kernel_size - 1. A threadgroup
-// makes one head of one token; that of the last token also saves its head's channels of the last kernel_size - 1 rows.
+// Channels are [q heads | k heads | v heads], conv_dim in all. The history, [kernel_size - 1 + tokens, conv_dim], is
+// conv_state and then the tokens' qkv; the output of token t is made of its rows t to t + kernel_size - 1. A
+// threadgroup makes one head of one token; that of the last token also saves its head's channels of the last
+// kernel_size - 1 rows.
 #include "lily_common.h"
 
-constant constexpr float kL2Epsilon = 1e-6f;  // added to the sum of squares
+constant constexpr float kL2Epsilon = 1e-6f;     // added to the sum of squares
 constant constexpr uint kChannelsPerThread = 2;  // of a key head: key_dim is at most 256
 constant constexpr uint kTapsAtOnce = 4;
 

@@ -2,37 +2,47 @@
 //
 // Per token and value head, with the state S [value_dim, key_dim]:
 //   S = decay S;  d = beta (v - S k);  S = S + d k^T;  out = S q
-// Rows of S do not depend on each other. gdn_scan and gdn_scan_packed hold them in registers from the first token to the
-// last; gdn_scan_blocked, to compare with, carries them through memory from block to block of kScanBlock tokens.
+// Rows of S do not depend on each other. gdn_scan and gdn_scan_packed hold them in registers from the first token to
+// the last; gdn_scan_blocked, to compare with, carries them through memory from block to block of kScanBlock tokens.
 #include "lily_gdn.h"
 
-// What a row of the state needs at one token.
-template <int LANES>
-struct TokenInputs {
-  KeyRow<LANES> query;
-  KeyRow<LANES> key;
-  float value;
-  float decay;
-  float beta;
+// Where the inputs of one token and one row of the state are.
+struct TokenPlace {
+  device const bfloat* query;
+  device const bfloat* key;
+  device const bfloat* value;
+  device const float* decay;
+  device const float* beta;
+
+  METAL_FUNC void advance(constant GdnArgs& args) {
+    query += args.key_heads * uint(kKeyDim);
+    key += args.key_heads * uint(kKeyDim);
+    value += args.value_heads * args.value_dim;
+    decay += args.value_heads;
+    beta += args.value_heads;
+  }
 };
 
+// What a step needs at once. All as read: a conversion would wait for the memory.
 template <int LANES>
-METAL_FUNC void load_token(thread TokenInputs<LANES>& inputs, device const bfloat* query, device const bfloat* key,
-                           device const bfloat* value, device const float* decay, device const float* beta,
-                           constant GdnArgs& args, uint token, uint head, uint row, uint lane) {
-  const uint key_head = head * args.key_heads / args.value_heads;
-  const uint key_at = (token * args.key_heads + key_head) * uint(kKeyDim);
-  const uint at = token * args.value_heads + head;
-  inputs.key.load(key + key_at, lane);
-  inputs.query.load(query + key_at, lane);
-  inputs.value = float(value[at * args.value_dim + row]);
-  inputs.decay = decay[at];
-  inputs.beta = beta[at];
-}
+struct TokenInputs {
+  KeyRow<LANES> key;
+  bfloat value;
+  float decay;
+  float beta;
 
-// LANES lanes a row, 32 / LANES rows a simdgroup, SIMDGROUPS simdgroups a threadgroup. A token's inputs are read while the
-// token before is worked on, and the sums that make `out` are taken for TOKENS tokens together: on the way from token to
-// token lies one sum over the lanes of a row.
+  METAL_FUNC void load(thread const TokenPlace& place, uint lane) {
+    key.load(place.key, lane);
+    value = *place.value;
+    decay = *place.decay;
+    beta = *place.beta;
+  }
+};
+
+// LANES lanes a row, 32 / LANES rows a simdgroup, SIMDGROUPS simdgroups a threadgroup. A token's inputs are read while
+// the token before is worked on; its query, needed last, when its own work begins (both ahead would take
+// gdn_scan_packed past 128 registers). The sums that make `out` are taken for TOKENS tokens together: on the way from
+// token to token lies one sum over the lanes of a row.
 template <int LANES, int TOKENS, int SIMDGROUPS>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * kSimdWidth)]] void gdn_scan(
     device const bfloat* query [[buffer(0)]],     // [tokens, key_heads, key_dim]
@@ -57,8 +67,11 @@ template <int LANES, int TOKENS, int SIMDGROUPS>
 
   StateRow<LANES> row_state;
   row_state.load(state + state_at, lane);
+  const uint key_at = head * args.key_heads / args.value_heads * uint(kKeyDim);
+  const uint value_at = head * args.value_dim + row_read;
+  TokenPlace place = {query + key_at, key + key_at, value + value_at, decay + head, beta + head};
   TokenInputs<LANES> next;
-  load_token(next, query, key, value, decay, beta, args, 0, head, row_read, lane);
+  next.load(place, lane);
   for (uint first = 0; first < args.tokens; first += TOKENS) {
     float reads[TOKENS];
     UNROLL for (int i = 0; i < TOKENS; i++) {
@@ -66,8 +79,13 @@ template <int LANES, int TOKENS, int SIMDGROUPS>
       reads[i] = 0.0f;
       if (token < args.tokens) {
         const TokenInputs<LANES> now = next;
-        load_token(next, query, key, value, decay, beta, args, min(token + 1, args.tokens - 1), head, row_read, lane);
-        reads[i] = delta_step(row_state, now.query, now.key, now.value, now.decay, now.beta);
+        KeyRow<LANES> query_row;
+        query_row.load(place.query, lane);
+        if (token + 1 < args.tokens) {
+          place.advance(args);
+          next.load(place, lane);
+        }
+        reads[i] = delta_step(row_state, query_row, now.key, float(now.value), now.decay, now.beta);
       }
     }
     const float sum = sum_each<LANES, TOKENS>(reads, lane);

@@ -36,8 +36,12 @@ template <typename T>
     const float4 gates = load_four(z + row, i, size);
     const float4 result = load_four(x + row, i, size) * scale * load_four(weight, i, size) *
                           float4(silu(gates.x), silu(gates.y), silu(gates.z), silu(gates.w));
-    UNROLL for (uint j = 0; j < 4; j++) {
-      if (i + j < size) out[row + i + j] = bfloat(result[j]);
+    if (size % 4 == 0) {
+      *(device bfloat4*)(out + row + i) = bfloat4(result);
+    } else {
+      UNROLL for (uint j = 0; j < 4; j++) {
+        if (i + j < size) out[row + i + j] = bfloat(result[j]);
+      }
     }
   }
 }

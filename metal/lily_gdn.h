@@ -1,9 +1,9 @@
 // lily_gdn.h -- rows of the recurrent state of Gated DeltaNet, split over lanes: what the scans and the step share.
 //
-// A head's state is f32 [value_dim, key_dim]. One row of it, and the keys and queries that meet it, lie on LANES lanes of a
-// simdgroup (32, 16, 8 or 4): part i of lane l is the four elements from 4 * (i * LANES + l) on, so that the lanes of a row
-// read consecutive addresses. key_dim is the constant kKeyDim, a multiple of 32; where it is no multiple of 4 * LANES, the
-// last lanes hold zeros.
+// A head's state is f32 [value_dim, key_dim]. One row of it, and the keys and queries that meet it, lie on LANES lanes
+// of a simdgroup (32, 16, 8 or 4): part i of lane l is the four elements from 4 * (i * LANES + l) on, so that the
+// lanes of a row read consecutive addresses. key_dim is the constant kKeyDim, a multiple of 32; where it is no
+// multiple of 4 * LANES, the last lanes hold zeros.
 #pragma once
 
 #include "lily_common.h"
@@ -82,21 +82,28 @@ struct StateRow {
 // The sum over the LANES lanes of a row, on each of them.
 template <int LANES>
 METAL_FUNC float sum_row(float value) {
-  if (LANES == 32) return simd_sum(value);
-  UNROLL for (int mask = 1; mask < LANES; mask *= 2) value += simd_shuffle_xor(value, ushort(mask));
+  if (LANES == 32) {
+    value = simd_sum(value);
+  } else {
+    UNROLL for (int mask = 1; mask < LANES; mask *= 2) value += simd_shuffle_xor(value, ushort(mask));
+  }
   return value;
 }
 
 // The sums of COUNT values over the lanes of a row, in COUNT - 1 + log2(LANES / COUNT) shuffles: lane l gets that of
-// value l % COUNT. The order of additions is the same for each value. Overwrites `values`.
+// value l % COUNT. The order of additions is the same for each value. Overwrites `values`. Both loops have constant
+// bounds: a compiler that left an index open would put the array in memory.
 template <int LANES, int COUNT>
 METAL_FUNC float sum_each(thread float* values, uint lane) {
-  UNROLL for (int half_count = COUNT / 2; half_count > 0; half_count /= 2) {
-    const bool upper = (lane & uint(half_count)) != 0u;
-    UNROLL for (int i = 0; i < half_count; i++) {
-      const float kept = upper ? values[i + half_count] : values[i];
-      const float given = upper ? values[i] : values[i + half_count];
-      values[i] = kept + simd_shuffle_xor(given, ushort(half_count));
+  UNROLL for (int step = 2; step <= COUNT; step *= 2) {
+    const int left = COUNT / step;  // values, after this step
+    const bool upper = (lane & uint(left)) != 0u;
+    UNROLL for (int i = 0; i < COUNT / 2; i++) {
+      if (i < left) {
+        const float low = values[i];
+        const float high = values[i + left];
+        values[i] = (upper ? high : low) + simd_shuffle_xor(upper ? low : high, ushort(left));
+      }
     }
   }
   float sum = values[0];
