@@ -1,8 +1,8 @@
 // gemm_tensor.metal -- the products of gemm.metal on Metal 4 tensor operations: the same slots, constants and results.
 //
-// For GPUs with matrix units of their own (Apple M5) and macOS 26.2 on; a library of its own, compiled for Metal 4.0. No
-// other device has these kernels. Where the compiler knows no tensors the file is empty. A matmul2d of the threadgroup's
-// four simdgroups multiplies the tiles in threadgroup memory, with sums in a cooperative float tensor.
+// For GPUs with matrix units of their own (Apple M5) and macOS 26.2 on: a library of its own, compiled for Metal 4.0.
+// No other device has these kernels; where the compiler knows no tensors the file is empty. A matmul2d of all four
+// simdgroups multiplies the tiles in threadgroup memory, with its sums in a cooperative float tensor.
 #include <metal_stdlib>
 
 #if defined(__HAVE_TENSOR__)

@@ -38,6 +38,7 @@ struct TileFragments {
     UNROLL for (int k = 0; k < DEPTH; k += 8) {
       simdgroup_matrix<T, 8, 8> left[FM];
       simdgroup_matrix<T, 8, 8> right[FN];
+      simdgroup_barrier(mem_flags::mem_none);  // keeps the compiler from loading many steps ahead, and spilling
       UNROLL for (int i = 0; i < FM; i++) simdgroup_load(left[i], a + 8 * i * a_stride + k, ulong(a_stride));
       UNROLL for (int j = 0; j < FN; j++) {
         simdgroup_load(right[j], b + 8 * j * b_stride + k, ulong(b_stride), ulong2(0, 0), true);
