@@ -1,5 +1,5 @@
-// experts.metal -- the chosen experts' matrices times one token's vector: a mixture-of-experts layer in two launches, or,
-// with the fusions off, one launch a matrix.
+// experts.metal -- the chosen experts' matrices times one token's vector: a mixture-of-experts layer in two launches,
+// or, with the fusions off, one launch a matrix.
 #include "lily_gemv.h"
 
 constant int kBits [[function_constant(kBitsIndex)]];
@@ -11,31 +11,6 @@ METAL_FUNC void store_rows(device bfloat* out, float4 sums, uint first_row, uint
   UNROLL for (int r = 0; r < kLaneRows; r++) {
     if (lane == uint(r) && first_row + uint(r) < rows) out[first_row + uint(r)] = bfloat(sums[r]);
   }
-}
-
-// silu(gate x) * (up x) of a simdgroup's rows, with each part of x read once for both matrices.
-template <int BITS, int WORDS>
-METAL_FUNC float4 gate_up_rows(PackedMatrix gate, PackedMatrix up, InputVector x, uint first_row, uint lane) {
-  const uint columns = WORDS * 32 / BITS;
-  float4 gate_sums = float4(0.0f);
-  float4 up_sums = float4(0.0f);
-  float squares = 0.0f;
-  for (uint column = lane * columns; column < gate.columns; column += kSimdWidth * columns) {
-    LaneRows<BITS, WORDS> gate_part;
-    LaneRows<BITS, WORDS> up_part;
-    LaneVector<BITS, WORDS> part;
-    gate_part.load(gate, first_row, column);
-    up_part.load(up, first_row, column);
-    part.load_residual(x.values, x.norm_weight, column, squares);
-    gate_sums += gate_part.products(part);
-    up_sums += up_part.products(part);
-  }
-  const float factor = norm_factor(squares, gate.columns, x.eps);
-  gate_sums = simd_sum(gate_sums) * factor;
-  up_sums = simd_sum(up_sums) * factor;
-  float4 result;
-  UNROLL for (int r = 0; r < kLaneRows; r++) result[r] = silu(gate_sums[r]) * up_sums[r];
-  return result;
 }
 
 // y chooses the expert: chosen[y], or the shared one at the end.
@@ -63,58 +38,32 @@ METAL_FUNC float4 gate_up_rows(PackedMatrix gate, PackedMatrix up, InputVector x
     uint lane [[thread_index_in_simdgroup]]) {
   const bool shared = group.y == args.experts_per_token;
   const uint rows = shared ? args.shared_intermediate : args.intermediate;
+  if (group.x * kGemvRows >= rows) return;
   const uint first_row = group.x * kGemvRows + simdgroup * kLaneRows;
-  if (first_row >= rows) return;
-
   const uint expert = shared ? 0u : uint(chosen[group.y]);
   const uint words = expert * args.expert_words;
   const uint scales = expert * args.expert_scales;
-  const PackedMatrix gate =
-      packed_matrix((shared ? shared_gate_codes : gate_codes) + words, (shared ? shared_gate_scales : gate_scales) + scales,
-                    (shared ? shared_gate_biases : gate_biases) + scales, rows, args.hidden_size, uint(kGroupSize));
-  const PackedMatrix up =
+  const PackedMatrix matrices[2] = {
+      packed_matrix((shared ? shared_gate_codes : gate_codes) + words,
+                    (shared ? shared_gate_scales : gate_scales) + scales,
+                    (shared ? shared_gate_biases : gate_biases) + scales, rows, args.hidden_size, uint(kGroupSize)),
       packed_matrix((shared ? shared_up_codes : up_codes) + words, (shared ? shared_up_scales : up_scales) + scales,
-                    (shared ? shared_up_biases : up_biases) + scales, rows, args.hidden_size, uint(kGroupSize));
-  const InputVector input = input_vector(x, norm_weight, args.eps);
+                    (shared ? shared_up_biases : up_biases) + scales, rows, args.hidden_size, uint(kGroupSize))};
+  threadgroup float4 staged[kStagedColumns / 4];
+  threadgroup float partial[kGemvThreads / kSimdWidth];
+  ThreadPlace place;
+  place.simdgroup = simdgroup;
+  place.lane = lane;
+  float4 sums[2];
+  multiply_normalized<2>(kBits, matrices, input_vector(x, norm_weight, args.eps), first_row, place, staged, partial,
+                         sums);
   float4 result;
-  if (kBits == 4) {
-    result = gate_up_rows<4, 2>(gate, up, input, first_row, lane);
-  } else if (kBits == 8) {
-    result = gate_up_rows<8, 4>(gate, up, input, first_row, lane);
-  } else if (args.hidden_size % 8u == 0u) {
-    result = gate_up_rows<16, 4>(gate, up, input, first_row, lane);
-  } else {
-    result = gate_up_rows<16, 1>(gate, up, input, first_row, lane);
-  }
+  UNROLL for (int r = 0; r < kLaneRows; r++) result[r] = silu(sums[0][r]) * sums[1][r];
   store_rows(shared ? shared_out : out + group.y * args.intermediate, result, first_row, rows, lane);
 }
 
-// A lane's shares of rows of the matrix times x, times the weight, added to its sums.
-template <int BITS, int WORDS>
-METAL_FUNC float4 add_weighted_rows(PackedMatrix matrix, device const uint* x, float weight, uint first_row, uint lane,
-                                    float4 sums) {
-  const uint columns = WORDS * 32 / BITS;
-  for (uint column = lane * columns; column < matrix.columns; column += kSimdWidth * columns) {
-    LaneRows<BITS, WORDS> rows;
-    LaneVector<BITS, WORDS> part;
-    rows.load(matrix, first_row, column);
-    part.load_bfloat(x, column);
-    sums = fma(float4(weight), rows.products(part), sums);
-  }
-  return sums;
-}
-
-// For bits that a function constant gives. An expert has few columns: they are spread over all lanes.
-METAL_FUNC float4 add_weighted_rows(int bits, PackedMatrix matrix, device const uint* x, float weight, uint first_row,
-                                    uint lane, float4 sums) {
-  if (bits == 4) return add_weighted_rows<4, 2>(matrix, x, weight, first_row, lane, sums);
-  if (bits == 8) return add_weighted_rows<8, 4>(matrix, x, weight, first_row, lane, sums);
-  return matrix.columns % 8u == 0u ? add_weighted_rows<16, 4>(matrix, x, weight, first_row, lane, sums)
-                                   : add_weighted_rows<16, 1>(matrix, x, weight, first_row, lane, sums);
-}
-
-// A simdgroup does its rows for all experts, so that their sum never leaves its registers.
-[[kernel, max_total_threads_per_threadgroup(kGemvThreads)]] void expert_down(
+// A threadgroup does kDownRows rows, each simdgroup for an expert (or for some, in turns).
+[[kernel, max_total_threads_per_threadgroup(kDownThreads)]] void expert_down(
     device const uint* codes [[buffer(0)]],  // [experts, hidden_size, intermediate]
     device const bfloat* scales [[buffer(1)]],
     device const bfloat* biases [[buffer(2)]],
@@ -131,23 +80,32 @@ METAL_FUNC float4 add_weighted_rows(int bits, PackedMatrix matrix, device const 
     uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  const uint first_row = group * kGemvRows + simdgroup * kLaneRows;
-  if (first_row >= args.hidden_size) return;
-  float4 sums = float4(0.0f);
-  for (uint i = 0; i < args.experts_per_token; i++) {
-    const uint expert = uint(chosen[i]);
-    const PackedMatrix matrix =
-        packed_matrix(codes + expert * args.expert_words, scales + expert * args.expert_scales,
-                      biases + expert * args.expert_scales, args.hidden_size, args.intermediate, uint(kGroupSize));
-    sums = add_weighted_rows(kBits, matrix, act + i * args.intermediate / 2u, weights[i], first_row, lane, sums);
+  threadgroup float4 partial[kDownThreads / kSimdWidth];
+  const uint first_row = group * kDownRows;
+  float4 total = float4(0.0f);
+  for (uint first = 0; first <= args.experts_per_token; first += kDownThreads / kSimdWidth) {
+    const uint slot = first + simdgroup;
+    const bool shared = slot == args.experts_per_token;
+    if (slot <= args.experts_per_token) {
+      const uint expert = shared ? 0u : uint(chosen[slot]);
+      const PackedMatrix matrix = packed_matrix(
+          (shared ? shared_codes : codes) + expert * args.expert_words,
+          (shared ? shared_scales : scales) + expert * args.expert_scales,
+          (shared ? shared_biases : biases) + expert * args.expert_scales, args.hidden_size,
+          shared ? args.shared_intermediate : args.intermediate, uint(kGroupSize));
+      device const uint* x = shared ? shared_act : act + slot * args.intermediate / 2u;
+      const float weight = shared ? sigmoid(shared_gate[0]) : weights[slot];
+      const float4 sums = multiply_rows(kBits, matrix, x, first_row, lane) * weight;
+      if (lane == 0) partial[simdgroup] = sums;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint together = min(args.experts_per_token + 1u - first, uint(kDownThreads / kSimdWidth));
+    for (uint i = 0; i < together; i++) total += partial[i];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  const PackedMatrix shared = packed_matrix(shared_codes, shared_scales, shared_biases, args.hidden_size,
-                                            args.shared_intermediate, uint(kGroupSize));
-  sums = add_weighted_rows(kBits, shared, shared_act, sigmoid(shared_gate[0]), first_row, lane, sums);
-  sums = simd_sum(sums);
   UNROLL for (int r = 0; r < kLaneRows; r++) {
     const uint row = first_row + uint(r);
-    if (lane == uint(r) && row < args.hidden_size) hidden[row] += sums[r];
+    if (simdgroup == 0 && lane == uint(r) && row < args.hidden_size) hidden[row] += total[r];
   }
 }
 
@@ -165,17 +123,22 @@ METAL_FUNC float4 add_weighted_rows(int bits, PackedMatrix matrix, device const 
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const uint first_row = group.x * kGemvRows + simdgroup * kLaneRows;
-  if (first_row >= args.rows) return;
+  if (kNormInput == 0 && first_row >= args.rows) return;
   const uint expert = uint(chosen[group.y]);
   const PackedMatrix matrix =
       packed_matrix(codes + expert * args.expert_words, scales + expert * args.expert_scales,
                     biases + expert * args.expert_scales, args.rows, args.columns, uint(kGroupSize));
+  threadgroup float4 staged[kStagedColumns / 4];
+  threadgroup float partial[kGemvThreads / kSimdWidth];
   float4 sums;
   if (kNormInput != 0) {
-    sums = multiply_rows<true>(kBits, matrix, input_vector(x, norm_weight, args.eps), first_row, lane);
+    ThreadPlace place;
+    place.simdgroup = simdgroup;
+    place.lane = lane;
+    const InputVector input = input_vector(x, norm_weight, args.eps);
+    multiply_normalized<1>(kBits, &matrix, input, first_row, place, staged, partial, &sums);
   } else {
-    sums = multiply_rows<false>(kBits, matrix, input_vector(x + group.y * args.columns / 2u, norm_weight, args.eps),
-                                first_row, lane);
+    sums = multiply_rows(kBits, matrix, x + group.y * args.columns / 2u, first_row, lane);
   }
   store_rows(out + group.y * args.rows, sums, first_row, args.rows, lane);
 }

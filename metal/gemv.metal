@@ -41,16 +41,25 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
   }
   const uint rows = args.rows[segment];
   const uint first_row = block * kGemvRows + simdgroup * kLaneRows;
-  if (first_row >= rows) return;
+  if (kNormInput == 0 && first_row >= rows) return;
 
   const PackedMatrix matrix =
       packed_matrix(segment == 0 ? codes_0 : segment == 1 ? codes_1 : segment == 2 ? codes_2 : codes_3,
                     segment == 0 ? scales_0 : segment == 1 ? scales_1 : segment == 2 ? scales_2 : scales_3,
                     segment == 0 ? biases_0 : segment == 1 ? biases_1 : segment == 2 ? biases_2 : biases_3, rows,
                     args.columns, uint(kGroupSize));
-  const InputVector input = input_vector(x, norm_weight, args.eps);
-  const float4 sums = kNormInput != 0 ? multiply_rows<true>(kBits, matrix, input, first_row, lane)
-                                      : multiply_rows<false>(kBits, matrix, input, first_row, lane);
+  threadgroup float4 staged[kStagedColumns / 4];
+  threadgroup float partial[kGemvThreads / kSimdWidth];
+  float4 sums;
+  if (kNormInput != 0) {
+    ThreadPlace place;
+    place.simdgroup = simdgroup;
+    place.lane = lane;
+    const InputVector input = input_vector(x, norm_weight, args.eps);
+    multiply_normalized<1>(kBits, &matrix, input, first_row, place, staged, partial, &sums);
+  } else {
+    sums = multiply_rows(kBits, matrix, x, first_row, lane);
+  }
 
   device float* out = segment == 0 ? out_0 : segment == 1 ? out_1 : segment == 2 ? out_2 : out_3;
   UNROLL for (int r = 0; r < kLaneRows; r++) {

@@ -45,8 +45,10 @@ enum LaunchSize {
   kSimdWidth = 32,
   kRowThreads = 128,        // of a threadgroup that works on one row
   kElementThreads = 256,    // elements a threadgroup of elementwise kernels: one a thread
-  kGemvThreads = 64,        // two simdgroups,
-  kGemvRows = 8,            // four matrix rows each
+  kGemvThreads = 128,       // four simdgroups,
+  kGemvRows = 16,           // four matrix rows each
+  kDownRows = 4,            // expert_down: matrix rows a threadgroup,
+  kDownThreads = 288,       // a simdgroup for each of nine experts, more take turns
   kTileThreads = 128,       // GEMM: four simdgroups
   kTileColumns = 64,        // GEMM: columns of out a threadgroup; its rows are in the kernel's name
   kGroupThreads = 128,      // routing kernels
@@ -101,7 +103,7 @@ struct GemvArgs {
 // expert_down (D4b): hidden += sum_i weight[i] * down_i act_i + sigmoid(shared gate) * shared_down shared_act.
 // routed down @0-2, shared down @3-5, act bf16 @6, shared act bf16 @7, chosen int @8, weights f32 [experts_per_token] @9,
 // shared gate logit f32 [1] @10, hidden f32 out @11 (+=), args @12. Sums run in the order of `chosen`, shared last.
-// Constants: kBits, kGroupSize. Launch: {ceil(hidden_size / kGemvRows)} kGemvThreads.
+// Constants: kBits, kGroupSize. Launch: {ceil(hidden_size / kDownRows)} kDownThreads.
 // expert_gemv (D4a, D4b off): out[i] = W[chosen[i]] x[i]: matrix @0-2 (all experts), x @3: bf16 [experts_per_token, columns], or
 // with kNormInput one f32 [columns] for all, norm weight f32 [columns] @4, chosen int [experts_per_token] @5,
 // out bf16 [experts_per_token, rows] out @6, args @7 (ExpertGemvArgs). Constants: kBits, kGroupSize, kNormInput.

@@ -1,16 +1,17 @@
 // lily_gemv.h -- what a simdgroup does to multiply a few rows of a matrix with one vector, in every format of a matrix.
 //
-// A lane takes WORDS uints of codes of each row at a time, beside its neighbours' words, so that a simdgroup reads whole
-// cache lines; the rows share the lane's part of the vector, which stays in registers. Codes are not shifted into place:
-// they are masked where they lie in their half word, and the vector is scaled down by the weight of that place instead.
-// A group's values are scale * code + bias, so its products add up to scale * sum(code x) + bias * sum(x), and sum(x)
-// serves all rows. A norm's factor is common to all columns: the lane only gathers the squares, and the sums are
-// multiplied with the factor at the end.
+// A lane takes WORDS uints of codes of each row at a time, beside its neighbors' words, so that a simdgroup reads
+// whole cache lines; the rows share the lane's part of the vector, which stays in registers. Codes are not shifted into
+// place: they are masked where they lie in their half word, and the vector is scaled down by the weight of that place
+// instead. A group's values are scale * code + bias, so its products add up to scale * sum(code x) + bias * sum(x), and
+// sum(x) serves all rows. A residual that is normalized on the way in is staged in threadgroup memory, in the order in
+// which lanes take it; the norm's factor is common to all columns, so the sums are multiplied with it at the end.
 #pragma once
 
 #include "lily_common.h"
 
 constant constexpr int kLaneRows = kGemvRows * kSimdWidth / kGemvThreads;  // rows a simdgroup; results are a float4
+constant constexpr int kStagedColumns = 2048;                              // of a residual, at a time
 
 // A matrix [rows, columns] in device memory. Plain bf16 matrices have no scales and biases.
 struct PackedMatrix {
@@ -22,8 +23,8 @@ struct PackedMatrix {
   uint group_size;
 };
 
-METAL_FUNC PackedMatrix packed_matrix(device const uint* codes, device const bfloat* scales, device const bfloat* biases,
-                                      uint rows, uint columns, uint group_size) {
+METAL_FUNC PackedMatrix packed_matrix(device const uint* codes, device const bfloat* scales,
+                                      device const bfloat* biases, uint rows, uint columns, uint group_size) {
   PackedMatrix matrix;
   matrix.codes = codes;
   matrix.scales = scales;
@@ -70,45 +71,73 @@ METAL_FUNC void load_words(device const uint* from, thread uint* to) {
   }
 }
 
+// What a value is multiplied with before it meets code `place` of its row: 1 over the weight of the code's lowest bit
+// in its half word.
+template <int BITS>
+METAL_FUNC float place_scale(int place) {
+  return as_type<float>((127u - uint(BITS * (place % (16 / BITS)))) << 23);
+}
+
 // The values of a vector that meet a lane's WORDS uints of a row.
 template <int BITS, int WORDS, int COLUMNS = WORDS * 32 / BITS>
 struct LaneVector {
-  float values[COLUMNS];  // divided by the weight of their code's place in its half word
+  float values[COLUMNS];  // times their place_scale
   float sum;              // of the values before that
 
   METAL_FUNC void load_bfloat(device const uint* x, uint column) {
     uint pairs[COLUMNS / 2];
     load_words<COLUMNS / 2>(x + column / 2, pairs);
-    UNROLL for (int i = 0; i < COLUMNS / 2; i++) {
-      values[2 * i] = low_bfloat(pairs[i]);
-      values[2 * i + 1] = high_bfloat(pairs[i]);
-    }
-    finish();
-  }
-
-  // The residual times the norm's weight; the residual's squares are added to `squares`.
-  METAL_FUNC void load_residual(device const uint* x, device const float* norm_weight, uint column,
-                                thread float& squares) {
-    uint weights[COLUMNS];
-    uint residual[COLUMNS];
-    load_words<COLUMNS>(x + column, residual);
-    load_words<COLUMNS>((device const uint*)norm_weight + column, weights);
-    UNROLL for (int i = 0; i < COLUMNS; i++) {
-      const float value = as_type<float>(residual[i]);
-      squares = fma(value, value, squares);
-      values[i] = value * as_type<float>(weights[i]);
-    }
-    finish();
-  }
-
-  METAL_FUNC void finish() {
     sum = 0.0f;
-    UNROLL for (int i = 0; i < COLUMNS; i++) {
-      sum += values[i];
-      values[i] *= as_type<float>((127u - uint(BITS * (i % (16 / BITS)))) << 23);  // 2^-(bits below)
+    UNROLL for (int i = 0; i < COLUMNS / 2; i++) {
+      const float low = low_bfloat(pairs[i]);
+      const float high = high_bfloat(pairs[i]);
+      sum += low + high;
+      values[2 * i] = low * place_scale<BITS>(2 * i);
+      values[2 * i + 1] = high * place_scale<BITS>(2 * i + 1);
     }
+  }
+
+  // From what stage_residual has left: step `step` of the simdgroup along the staged columns.
+  METAL_FUNC void load_staged(threadgroup const float4* staged, uint step, uint lane) {
+    float4 sums = float4(0.0f);
+    UNROLL for (int i = 0; i < COLUMNS / 4; i++) {
+      const float4 four = staged[(step * (COLUMNS / 4) + uint(i)) * kSimdWidth + lane];
+      UNROLL for (int j = 0; j < 4; j++) {
+        values[4 * i + j] = four[j];
+        sums[j] = fma(four[j], 1.0f / place_scale<BITS>(j), sums[j]);
+      }
+    }
+    sum = (sums.x + sums.y) + (sums.z + sums.w);
+  }
+
+  // For rows too oddly aligned to be staged.
+  METAL_FUNC void load_residual(device const float* x, device const float* norm_weight, uint column,
+                                thread float& squares) {
+    UNROLL for (int i = 0; i < COLUMNS; i++) {
+      const float value = x[column + i];
+      squares = fma(value, value, squares);
+      values[i] = value * norm_weight[column + i];
+    }
+    sum = 0.0f;
   }
 };
+
+// The residual's columns [begin, end) times the norm's weight and the place_scale, in the order in which lanes take
+// them, COLUMNS at a time: fours [step][COLUMNS / 4][lane], so that lanes read side by side. All threads of the
+// threadgroup do a part; returns the sum of the squares that this thread has read.
+template <int BITS, int COLUMNS>
+METAL_FUNC float stage_residual(InputVector x, uint begin, uint end, uint thread_index, threadgroup float4* staged) {
+  const float4 scales = float4(place_scale<BITS>(0), place_scale<BITS>(1), place_scale<BITS>(2), place_scale<BITS>(3));
+  float squares = 0.0f;
+  for (uint column = begin + 4u * thread_index; column < end; column += 4u * kGemvThreads) {
+    const float4 values = *((device const float4*)((device const float*)x.values + column));
+    squares += dot(values, values);
+    const uint in_step = (column - begin) % (COLUMNS * kSimdWidth);
+    const uint place = (column - begin - in_step) / 4u + in_step % COLUMNS / 4u * kSimdWidth + in_step / COLUMNS;
+    staged[place] = values * *((device const float4*)(x.norm_weight + column)) * scales;
+  }
+  return squares;
+}
 
 // The codes of kLaneRows rows, WORDS uints of each, and their groups' scales and biases.
 template <int BITS, int WORDS, int COLUMNS = WORDS * 32 / BITS>
@@ -167,41 +196,131 @@ struct LaneRows {
   }
 };
 
-// What RMS normalisation multiplies a residual with, from the squares that the lanes have gathered.
+// What RMS normalization multiplies a residual with.
 METAL_FUNC float norm_factor(float squares, uint columns, float eps) {
-  return precise::rsqrt(simd_sum(squares) / float(columns) + eps);
+  return precise::rsqrt(squares / float(columns) + eps);
 }
 
-// Rows [first_row, first_row + kLaneRows) times x; all lanes get the result.
-template <int BITS, int WORDS, bool NORM>
-METAL_FUNC float4 multiply_rows_of(PackedMatrix matrix, InputVector x, uint first_row, uint lane) {
-  const uint columns = WORDS * 32 / BITS;
-  float4 sums = float4(0.0f);
+// Where a thread is in its threadgroup.
+struct ThreadPlace {
+  uint simdgroup;
+  uint lane;
+};
+
+// Rows [first_row, first_row + kLaneRows) of MATRICES matrices of one shape times the normalized residual: `sums`, for
+// all lanes. All threads of the threadgroup make this call, with rows past the end too. A step's codes are asked for
+// before the residual is staged, and before the vector's part is fetched.
+template <int BITS, int WORDS, int MATRICES>
+METAL_FUNC void multiply_normalized_of(thread const PackedMatrix* matrices, InputVector x, uint first_row,
+                                       ThreadPlace thread_place, threadgroup float4* staged, threadgroup float* partial,
+                                       thread float4* sums) {
+  constexpr uint width = WORDS * 32 / BITS;
+  const uint columns = matrices[0].columns;
   float squares = 0.0f;
-  for (uint column = lane * columns; column < matrix.columns; column += kSimdWidth * columns) {
-    LaneRows<BITS, WORDS> rows;
-    LaneVector<BITS, WORDS> part;
-    rows.load(matrix, first_row, column);
-    if (NORM) {
-      part.load_residual(x.values, x.norm_weight, column, squares);
-    } else {
-      part.load_bfloat(x.values, column);
+  UNROLL for (int m = 0; m < MATRICES; m++) sums[m] = float4(0.0f);
+  for (uint begin = 0; begin < columns; begin += kStagedColumns) {
+    const uint end = min(begin + uint(kStagedColumns), columns);
+    uint column = begin + thread_place.lane * width;
+    LaneRows<BITS, WORDS> rows[MATRICES];
+    if (column < end) {
+      UNROLL for (int m = 0; m < MATRICES; m++) rows[m].load(matrices[m], first_row, column);
     }
-    sums += rows.products(part);
+    if (begin > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
+    squares += stage_residual<BITS, int(width)>(x, begin, end, thread_place.simdgroup * kSimdWidth + thread_place.lane,
+                                                staged);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint step = 0; column < end; step++) {
+      LaneVector<BITS, WORDS> part;
+      part.load_staged(staged, step, thread_place.lane);
+      UNROLL for (int m = 0; m < MATRICES; m++) sums[m] += rows[m].products(part);
+      column += width * kSimdWidth;
+      if (column < end) {
+        UNROLL for (int m = 0; m < MATRICES; m++) rows[m].load(matrices[m], first_row, column);
+      }
+    }
   }
-  sums = simd_sum(sums);
-  return NORM ? sums * norm_factor(squares, matrix.columns, x.eps) : sums;
+  squares = simd_sum(squares);
+  if (thread_place.lane == 0) partial[thread_place.simdgroup] = squares;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float total = 0.0f;
+  UNROLL for (int i = 0; i < kGemvThreads / kSimdWidth; i++) total += partial[i];
+  const float factor = norm_factor(total, columns, x.eps);
+  UNROLL for (int m = 0; m < MATRICES; m++) sums[m] = simd_sum(sums[m]) * factor;
 }
 
-// The same for a number of bits that a function constant gives. Few columns are spread over all lanes. Plain rows whose
-// length is not a multiple of 8 are not aligned for wide loads.
-template <bool NORM>
-METAL_FUNC float4 multiply_rows(int bits, PackedMatrix matrix, InputVector x, uint first_row, uint lane) {
-  if (bits == 4) {
-    return matrix.columns < 1024u ? multiply_rows_of<4, 2, NORM>(matrix, x, first_row, lane)
-                                  : multiply_rows_of<4, 4, NORM>(matrix, x, first_row, lane);
+// The same for plain rows whose length is not a multiple of 8: they are not aligned for wide loads.
+template <int MATRICES>
+METAL_FUNC void multiply_normalized_words(thread const PackedMatrix* matrices, InputVector x, uint first_row, uint lane,
+                                          thread float4* sums) {
+  const uint columns = matrices[0].columns;
+  float squares = 0.0f;
+  UNROLL for (int m = 0; m < MATRICES; m++) sums[m] = float4(0.0f);
+  for (uint column = 2u * lane; column < columns; column += 2u * kSimdWidth) {
+    LaneVector<16, 1> part;
+    part.load_residual((device const float*)x.values, x.norm_weight, column, squares);
+    UNROLL for (int m = 0; m < MATRICES; m++) {
+      LaneRows<16, 1> rows;
+      rows.load(matrices[m], first_row, column);
+      sums[m] += rows.products(part);
+    }
   }
-  if (bits == 8) return multiply_rows_of<8, 4, NORM>(matrix, x, first_row, lane);
-  return matrix.columns % 8u == 0u ? multiply_rows_of<16, 4, NORM>(matrix, x, first_row, lane)
-                                   : multiply_rows_of<16, 1, NORM>(matrix, x, first_row, lane);
+  const float factor = norm_factor(simd_sum(squares), columns, x.eps);
+  UNROLL for (int m = 0; m < MATRICES; m++) sums[m] = simd_sum(sums[m]) * factor;
+}
+
+// For a number of bits that a function constant gives.
+template <int MATRICES>
+METAL_FUNC void multiply_normalized(int bits, thread const PackedMatrix* matrices, InputVector x, uint first_row,
+                                    ThreadPlace thread_place, threadgroup float4* staged, threadgroup float* partial,
+                                    thread float4* sums) {
+  if (bits == 4) {
+    multiply_normalized_of<4, 2, MATRICES>(matrices, x, first_row, thread_place, staged, partial, sums);
+  } else if (bits == 8) {
+    multiply_normalized_of<8, 4, MATRICES>(matrices, x, first_row, thread_place, staged, partial, sums);
+  } else if (matrices[0].columns % 8u == 0u) {
+    multiply_normalized_of<16, 4, MATRICES>(matrices, x, first_row, thread_place, staged, partial, sums);
+  } else {
+    multiply_normalized_words<MATRICES>(matrices, x, first_row, thread_place.lane, sums);
+  }
+}
+
+// STEPS steps of a simdgroup along its rows, from this lane's `column` on. All codes are asked for before the first is
+// used.
+template <int BITS, int WORDS, int STEPS>
+METAL_FUNC float4 step_products(PackedMatrix matrix, device const uint* x, uint first_row, uint column) {
+  constexpr uint step = WORDS * 32 / BITS * kSimdWidth;
+  LaneRows<BITS, WORDS> rows[STEPS];
+  float4 sums = float4(0.0f);
+  UNROLL for (int s = 0; s < STEPS; s++) rows[s].load(matrix, first_row, column + uint(s) * step);
+  UNROLL for (int s = 0; s < STEPS; s++) {
+    LaneVector<BITS, WORDS> part;
+    part.load_bfloat(x, column + uint(s) * step);
+    sums += rows[s].products(part);
+  }
+  return sums;
+}
+
+// A lane's shares of rows [first_row, first_row + kLaneRows) times x bf16.
+template <int BITS, int WORDS>
+METAL_FUNC float4 lane_products(PackedMatrix matrix, device const uint* x, uint first_row, uint lane) {
+  constexpr uint width = WORDS * 32 / BITS;
+  constexpr uint step = width * kSimdWidth;
+  float4 sums = float4(0.0f);
+  uint column = lane * width;
+  for (; column + step < matrix.columns; column += 2u * step) {
+    sums += step_products<BITS, WORDS, 2>(matrix, x, first_row, column);
+  }
+  if (column < matrix.columns) sums += step_products<BITS, WORDS, 1>(matrix, x, first_row, column);
+  return sums;
+}
+
+// The rows times x bf16, for all lanes. Few columns are spread over all lanes.
+METAL_FUNC float4 multiply_rows(int bits, PackedMatrix matrix, device const uint* x, uint first_row, uint lane) {
+  if (bits == 4) {
+    return simd_sum(matrix.columns < 1024u ? lane_products<4, 2>(matrix, x, first_row, lane)
+                                           : lane_products<4, 4>(matrix, x, first_row, lane));
+  }
+  if (bits == 8) return simd_sum(lane_products<8, 4>(matrix, x, first_row, lane));
+  return simd_sum(matrix.columns % 8u == 0u ? lane_products<16, 4>(matrix, x, first_row, lane)
+                                            : lane_products<16, 1>(matrix, x, first_row, lane));
 }

@@ -12,11 +12,12 @@ from device_runner import from_bfloat16, pack, run, sim
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
 
-ROWS, THREADS = 8, 64  # kGemvRows, kGemvThreads
+ROWS, THREADS = 16, 128  # kGemvRows, kGemvThreads
 EPS = 1e-6
 # A sum passes through at most 64 roundings of float32 (2^-24 each): up to 16 products and 4 sums in a lane's part, the
-# bias's, up to 16 parts, 5 levels between lanes, the norm's factor, the addition to the output.
-ROUNDING = 2.0**-18
+# bias's, up to 16 parts, 5 levels between lanes, the norm's factor, the addition to the output. Their directions are
+# random, so that they add up to 8 of them at most in practice.
+ROUNDING = 2.0**-21
 FORMATS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128), (16, 64)]
 
 
@@ -88,18 +89,18 @@ def make_case(
 @pytest.mark.parametrize("norm_input", [False, True])
 @pytest.mark.parametrize(("bits", "group_size"), FORMATS)
 def test_formats_and_modes(bits: int, group_size: int, norm_input: bool, accumulate: bool) -> None:
-    case = make_case([13, 1, 8, 22], 384, bits, group_size, norm_input, accumulate)
+    case = make_case([13, 1, 16, 38], 384, bits, group_size, norm_input, accumulate)
     case.check(case.run(sim()))
 
 
-@pytest.mark.parametrize("rows", [[1], [3, 9], [8, 8, 8], [17, 2, 5, 1]])
+@pytest.mark.parametrize("rows", [[1], [3, 17], [16, 16, 16], [33, 2, 5, 1]])
 def test_every_number_of_segments(rows: list[int]) -> None:
     case = make_case(rows, 192, 4, 64, norm_input=True)
     case.check(case.run(sim()))
 
 
-# 4-bit rows of 1,024 columns and more take another path than shorter ones; 1,056, 1,152 and 2,080 leave lanes without
-# columns in the last step.
+# 4-bit rows of 1,024 columns and more take another path than shorter ones; a normalized vector of more than 2,048
+# columns is staged in parts; 1,056, 1,152 and 2,080 leave lanes without columns in the last step.
 @pytest.mark.parametrize("norm_input", [False, True])
 @pytest.mark.parametrize(
     ("columns", "bits", "group_size"),
@@ -121,7 +122,7 @@ def test_columns_of_quantized_rows(columns: int, bits: int, group_size: int, nor
 
 # Rows that are not a multiple of 16 bytes long are read in words.
 @pytest.mark.parametrize("norm_input", [False, True])
-@pytest.mark.parametrize("columns", [2, 8, 30, 66, 264, 1000, 1030])
+@pytest.mark.parametrize("columns", [2, 8, 30, 66, 264, 1030, 2056])
 def test_columns_of_plain_rows(columns: int, norm_input: bool) -> None:
     case = make_case([7, 9], columns, 16, 64, norm_input)
     case.check(case.run(sim()))
@@ -135,7 +136,7 @@ def test_the_norm_scales_out_of_any_residual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "bits", "group_size"), [(1088, 4, 64), (320, 4, 32), (544, 8, 32), (264, 16, 64), (66, 16, 64)]
+    ("columns", "bits", "group_size"), [(2112, 4, 64), (320, 4, 32), (544, 8, 32), (264, 16, 64), (66, 16, 64)]
 )
 def test_order_of_threads_does_not_matter(columns: int, bits: int, group_size: int) -> None:
     case = make_case([13, 5], columns, bits, group_size, norm_input=True, accumulate=True)
@@ -147,7 +148,7 @@ def test_order_of_threads_does_not_matter(columns: int, bits: int, group_size: i
 
 @pytest.mark.parametrize("norm_input", [False, True])
 @pytest.mark.parametrize(
-    ("columns", "bits", "group_size"), [(1056, 4, 32), (320, 4, 64), (544, 8, 32), (264, 16, 64), (66, 16, 64)]
+    ("columns", "bits", "group_size"), [(2080, 4, 32), (320, 4, 64), (544, 8, 32), (264, 16, 64), (66, 16, 64)]
 )
 def test_stays_inside_its_buffers(columns: int, bits: int, group_size: int, norm_input: bool) -> None:
     case = make_case([13, 1, 5], columns, bits, group_size, norm_input, accumulate=True)
