@@ -1,5 +1,6 @@
 """Fixtures of the command-line tests: a scripted model behind the loading seam, and simulated terminals."""
 
+import contextlib
 import io
 import os
 import sys
@@ -31,6 +32,35 @@ def fake(tiny, monkeypatch):
 
         monkeypatch.setattr(loading, "load_model", load_model)
         return model
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def real_model(tiny):
+    pytest.importorskip("lily._core", reason="needs the built package")
+    from lily import Model
+
+    with Model.load(tiny, threads=1, max_context=4096) as model:
+        yield model
+
+
+@pytest.fixture
+def talker(real_model, monkeypatch):
+    """A function that scripts the answers of lily chat, see `ScriptedTalk`, and returns the script."""
+    loading = pytest.importorskip("lily.cli.loading", reason="needs typer and rich")
+    from scripted_talk import ScriptedTalk
+
+    def install(*script):
+        talk = ScriptedTalk(real_model, script)
+        talk.install(monkeypatch)
+
+        def load_model(source, **options):
+            talk.loaded_with = {"source": source, **options}
+            return contextlib.nullcontext(real_model)
+
+        monkeypatch.setattr(loading, "load_model", load_model)
+        return talk
 
     return install
 

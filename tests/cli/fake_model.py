@@ -1,4 +1,4 @@
-"""A model for the command-line tests: real tokenizer and template, but answers from a script."""
+"""A model for the command-line tests: a real tokenizer, but answers from a script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lily.text import ChatTemplate, Tokenizer, read_stop_tokens
+from lily.text import Tokenizer, read_stop_tokens
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,12 @@ class FakeModel:
 
     def __init__(self, directory, script: Iterable = ()) -> None:
         self.tokenizer = Tokenizer.from_directory(directory)
-        self.template = ChatTemplate.from_directory(directory)
         self.stop_tokens = read_stop_tokens(directory, vocab_size=4096, tokenizer=self.tokenizer)
         self.default_sampling = FakeSampling()
         self.max_context = 4096
         self.answers = [self._ids(answer) for answer in script]
         self.sessions: list[FakeSession] = []
         self.loaded_with: dict = {}
-        self.template_options: list[dict] = []
-        self.prompts: list[list[dict]] = []
 
     def _ids(self, answer) -> list:
         parts = [answer] if isinstance(answer, str) else answer
@@ -95,11 +92,6 @@ class FakeModel:
         for part in parts:
             ids += self.tokenizer.encode(part) if isinstance(part, str) else [part]
         return ids
-
-    def render_chat(self, messages, **template_options) -> list[int]:
-        self.prompts.append(list(messages))
-        self.template_options.append(template_options)
-        return self.tokenizer.encode(self.template.render(messages, **template_options))
 
     def session(self, *, seed=None) -> FakeSession:
         self.sessions.append(FakeSession(self, seed))

@@ -72,39 +72,39 @@ def test_wrong_usage_is_2(fake, capsys, arguments):
     assert not model.loaded_with
 
 
-def test_a_lily_error_is_one_line_and_1(fake, capsys):
-    fake([CheckpointError("model.safetensors: is truncated")])
+def test_a_lily_error_is_one_line_and_1(talker, capsys):
+    talker([CheckpointError("model.safetensors: is truncated")])
     assert main(["chat", "-p", "Hi"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "lily: model.safetensors: is truncated\n"
 
 
-def test_debug_shows_the_traceback(fake, capsys):
-    fake([CheckpointError("model.safetensors: is truncated")])
+def test_debug_shows_the_traceback(talker, capsys):
+    talker([CheckpointError("model.safetensors: is truncated")])
     assert main(["chat", "-p", "Hi", "--debug"]) == 1
     error = capsys.readouterr().err
     assert "Traceback" in error
     assert "CheckpointError: model.safetensors: is truncated" in error
 
 
-def test_other_errors_are_not_hidden(fake):
-    fake([ZeroDivisionError("a fault of Lily's own")])
+def test_other_errors_are_not_hidden(talker):
+    talker([ZeroDivisionError("a fault of Lily's own")])
     with pytest.raises(ZeroDivisionError):
         main(["chat", "-p", "Hi"])
 
 
 @pytest.mark.parametrize("command", ["chat", "generate"])
-def test_an_interruption_is_130(fake, capsys, command):
+def test_an_interruption_is_130(fake, talker, capsys, command):
     from fake_model import Interrupt
 
-    fake(["</think>\n\nHalf", Interrupt()])
+    {"chat": talker, "generate": fake}[command](["</think>\n\nHalf", Interrupt()])
     assert main([command, "-p", "Hi"]) == 130
     captured = capsys.readouterr()
     assert captured.out.endswith("Half\n")
     assert captured.err == ""
 
 
-def test_loading_options_reach_the_model(fake):
-    model = fake("</think>\n\nHello")
+def test_loading_options_reach_the_model(talker):
+    talk = talker("</think>\n\nHello")
     assert main(["chat", "some/where", "-p", "Hi", "--threads", "3", "--context", "77", "--backend", "cpu"]) == 0
-    assert model.loaded_with == {"source": "some/where", "threads": 3, "max_context": 77, "backend": "cpu"}
+    assert talk.loaded_with == {"source": "some/where", "threads": 3, "max_context": 77, "backend": "cpu"}

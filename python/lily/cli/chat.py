@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lily.chat import ContentDelta, Done, ReasoningDelta
 from lily.cli import loading, options
 from lily.cli.command import command
-from lily.cli.conversation import Conversation
+from lily.cli.generation import events_with_bar
+from lily.cli.statistics import Statistics
 from lily.cli.terminal import AnswerWriter, remark
 from lily.errors import LilyError
 
 if TYPE_CHECKING:
-    from lily.sampling import Sampling
+    from lily.chat import Chat
 
 __all__ = ["chat"]
 
@@ -63,15 +65,15 @@ def chat(
     wanted = options.SamplingOptions(temperature, top_k, top_p, min_p, greedy)
     with (
         loading.load_model(model, backend=backend, max_context=context, threads=threads) as loaded,
-        loaded.session(seed=seed) as session,
+        loaded.chat(
+            system,
+            thinking=thinking,
+            sampling=wanted.resolve(loaded.default_sampling),
+            max_tokens=max_tokens,
+            seed=seed,
+        ) as conversation,
     ):
-        template_options = {} if thinking is None else {"enable_thinking": thinking}
-        talk = _Talk(
-            Conversation(loaded, session, system=system, template_options=template_options),
-            wanted.resolve(loaded.default_sampling),
-            max_tokens,
-            show_thinking,
-        )
+        talk = _Talk(conversation, show_thinking)
         if prompt is not None:
             talk.answer(prompt)
         elif sys.stdin.isatty():
@@ -83,12 +85,8 @@ def chat(
 class _Talk:
     """Feeds a conversation from the terminal or a pipe."""
 
-    def __init__(
-        self, conversation: Conversation, sampling: Sampling, max_tokens: int, show_thinking: bool | None
-    ) -> None:
+    def __init__(self, conversation: Chat, show_thinking: bool | None) -> None:
         self._conversation = conversation
-        self._sampling = sampling
-        self._max_tokens = max_tokens
         self._show_thinking = show_thinking
 
     def answer(self, question: str) -> None:
@@ -96,18 +94,19 @@ class _Talk:
         writer = AnswerWriter(show_reasoning=self._show_thinking)
         answered = False
         try:
-            with contextlib.closing(
-                self._conversation.ask(question, sampling=self._sampling, max_tokens=self._max_tokens)
-            ) as pieces:
-                for piece in pieces:
-                    answered = answered or not piece.reasoning
-                    writer.write(piece.text, reasoning=piece.reasoning)
+            for event in events_with_bar(self._conversation, question):
+                if isinstance(event, ContentDelta):
+                    answered = True
+                    writer.write(event.text)
+                elif isinstance(event, ReasoningDelta):
+                    writer.write(event.text, reasoning=True)
+                elif isinstance(event, Done):
+                    done = event
         finally:
             writer.finish()
-        statistics = self._conversation.statistics
-        if not answered and statistics.finish_reason == "length":
+        if not answered and done.finish_reason == "length":
             remark("lily: --max-tokens ended the thinking before any answer", piped=True)
-        remark(str(statistics))
+        remark(str(Statistics.of(done)))
 
     def interactive(self, name: str) -> None:
         """Ask for questions until /quit or the end of input."""

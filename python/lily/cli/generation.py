@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,11 @@ from lily.cli.progress import ProgressBars
 from lily.cli.statistics import Statistics
 
 if TYPE_CHECKING:
+    from lily.chat import Chat, Event
     from lily.sampling import Sampling
     from lily.session import Session
 
-__all__ = ["prefill", "timed_tokens"]
+__all__ = ["events_with_bar", "prefill", "timed_tokens"]
 
 _BAR_TOKENS = 256  # shorter prompts get no progress bar
 
@@ -35,6 +37,23 @@ def prefill(session: Session, ids: Sequence[int], statistics: Statistics) -> Non
         show = bars.visible and len(fresh) >= _BAR_TOKENS
         session.prefill(fresh, progress=functools.partial(bars.report, "prefill") if show else None)
     statistics.prefill_seconds = time.perf_counter() - start
+
+
+def events_with_bar(chat: Chat, question: str) -> Iterator[Event]:
+    """The events of a turn, with a progress bar on a terminal while a long prompt is computed."""
+    begin: int | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal begin
+        begin = done if begin is None else begin
+        if bars.visible and total - begin >= _BAR_TOKENS:
+            bars.report("prefill", done - begin, total - begin)
+
+    with contextlib.closing(chat.send(question, progress=report)) as events:  # type: ignore[type-var]
+        with ProgressBars(unit="tokens") as bars:
+            first = next(events)
+        yield first
+        yield from events
 
 
 def timed_tokens(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lily.chat import Done
 
 __all__ = ["Statistics"]
 
@@ -30,6 +33,19 @@ class Statistics:
     generated_tokens: int = 0
     decode_seconds: float = 0.0
     finish_reason: str = "interrupted"
+
+    @classmethod
+    def of(cls, done: Done) -> Statistics:
+        """Those of a turn of a chat."""
+        usage, timings = done.usage, done.timings
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            reused_tokens=usage.cached_tokens,
+            prefill_seconds=timings.prefill_seconds,
+            generated_tokens=usage.completion_tokens,
+            decode_seconds=timings.decode_seconds,
+            finish_reason=done.finish_reason,
+        )
 
     @property
     def prefill_rate(self) -> float:
