@@ -1,12 +1,13 @@
 // attention_decode.metal -- attention of one token over the cache, in splits (flash decoding), and their reduction.
 //
-// query bf16 [heads, head_dim] (scaled), keys and values bf16 [kv_heads, capacity, head_dim], partial f32 [splits, heads,
-// head_dim + 2] {maximum, sum, weighted values}. A threadgroup has the positions of a split for kQueryHeads heads that share
-// a KV head, and takes them in blocks of kAttentionBlock: scores to threadgroup memory, their exponentials, then values.
+// query bf16 [heads, head_dim] (scaled), keys and values bf16 [kv_heads, capacity, head_dim], partial f32 [splits,
+// heads, head_dim + 2] {maximum, sum, weighted values}. A threadgroup has the positions of a split for kQueryHeads
+// heads that share a KV head, and takes them in blocks of kAttentionBlock: scores to threadgroup memory, exponentials,
+// then values.
 //
-// Coalesced (D5): LANES neighbouring lanes read one position, 16 bytes each. The partial products of 8 positions and all
-// query heads are then summed over the lanes together, by halving: as many shuffles as there are sums. Otherwise a lane
-// reads positions of its own.
+// Coalesced (D5): LANES neighbouring lanes read one position, 16 bytes each. The partial products of 8 positions and
+// all query heads are then summed over the lanes together, by halving: as many shuffles as there are sums. Otherwise a
+// lane reads positions of its own.
 #include "lily_common.h"
 
 constant int kHeadDim [[function_constant(kHeadDimIndex)]];
@@ -55,20 +56,31 @@ struct LaneSums {
   float at[COUNT];
 };
 
+// One halving of COUNT values to WIDTH: lanes whose bit of the mask is set keep the upper ones.
+template <int COUNT, int LANES, int WIDTH>
+METAL_FUNC LaneSums<COUNT> halve(LaneSums<COUNT> values, uint lane) {
+  constexpr int mask = LANES * WIDTH / COUNT;
+  const bool is_upper = (lane & uint(mask)) != 0;
+  UNROLL for (int i = 0; i < WIDTH; i++) {
+    const float sent = is_upper ? values.at[i] : values.at[i + WIDTH];
+    const float kept = is_upper ? values.at[i + WIDTH] : values.at[i];
+    values.at[i] = kept + simd_shuffle_xor(sent, ushort(mask));
+  }
+  return values;
+}
+
 // Sums COUNT values over groups of LANES lanes: lane l of a group gets the sum of value l / (LANES / COUNT).
 template <int COUNT, int LANES>
 METAL_FUNC float sum_over_lanes(LaneSums<COUNT> values, uint lane) {
-  int mask = LANES / 2;
-  UNROLL for (int width = COUNT / 2; width > 0; width /= 2) {
-    const bool is_upper = (lane & uint(mask)) != 0;
-    UNROLL for (int i = 0; i < width; i++) {
-      const float sent = is_upper ? values.at[i] : values.at[i + width];
-      const float kept = is_upper ? values.at[i + width] : values.at[i];
-      values.at[i] = kept + simd_shuffle_xor(sent, ushort(mask));
-    }
-    mask /= 2;
+  static_assert(COUNT >= 4 && COUNT <= 32 && LANES % COUNT == 0, "unsupported number of sums");
+  if (COUNT >= 32) values = halve<COUNT, LANES, COUNT / 2>(values, lane);
+  if (COUNT >= 16) values = halve<COUNT, LANES, (COUNT < 16 ? 1 : 8)>(values, lane);
+  if (COUNT >= 8) values = halve<COUNT, LANES, (COUNT < 8 ? 1 : 4)>(values, lane);
+  values = halve<COUNT, LANES, 2>(values, lane);
+  values = halve<COUNT, LANES, 1>(values, lane);
+  UNROLL for (int mask = LANES / COUNT / 2; mask > 0; mask /= 2) {
+    values.at[0] += simd_shuffle_xor(values.at[0], ushort(mask));
   }
-  UNROLL for (int m = LANES / COUNT / 2; m > 0; m /= 2) values.at[0] += simd_shuffle_xor(values.at[0], ushort(m));
   return values.at[0];
 }
 
@@ -158,7 +170,7 @@ METAL_FUNC LaneSums<HEADS> load_weights(threadgroup const float* weights) {
   return loaded;
 }
 
-// sums += weights [count, HEADS] times values; a lane's sums are those of 8 dimensions, over the positions that it reads.
+// sums += weights [count, HEADS] times values; a lane sums 8 dimensions of the positions that it reads.
 template <int HEADS, int LANES>
 METAL_FUNC void add_coalesced(thread HeadValues<HEADS>& sums, threadgroup const float* weights,
                               device const bfloat* values, int head_dim, int count, uint simdgroup, uint lane) {
@@ -182,7 +194,7 @@ METAL_FUNC void add_coalesced(thread HeadValues<HEADS>& sums, threadgroup const 
   }
 }
 
-// The same from positions of a lane's own: 8 dimensions after the other are summed over lanes, for the lane that has them.
+// The same from positions of a lane's own: 8 dimensions at a time are summed over lanes, for the lane that has them.
 template <int HEADS>
 METAL_FUNC void add_own(thread HeadValues<HEADS>& sums, threadgroup const float* weights, device const bfloat* values,
                         int head_dim, int count, uint thread_index, uint lane) {
@@ -205,8 +217,8 @@ METAL_FUNC void add_own(thread HeadValues<HEADS>& sums, threadgroup const float*
   }
 }
 
-// Adds the sums of the lanes with other positions and of the other simdgroups, and writes them. `scratch` has room for two
-// simdgroups' sums.
+// Adds the sums of the lanes with other positions and of the other simdgroups, and writes them. `scratch` has room for
+// the sums of two simdgroups.
 template <int HEADS, int LANES>
 METAL_FUNC void write_sums(device float* partial, HeadValues<HEADS> sums, threadgroup float* scratch, int head_dim,
                            uint simdgroup, uint lane) {
@@ -238,9 +250,9 @@ METAL_FUNC void write_sums(device float* partial, HeadValues<HEADS> sums, thread
   }
 }
 
-// Positions [first, last) for HEADS query heads, whose partial results follow each other. `scores` has room for
-// kAttentionBlock positions of each head, `scratch` for a value of each head and simdgroup.
-template <int HEADS, int LANES>
+// Positions [first, last), with BLOCKED one block at most, for HEADS query heads, whose partial results are neighbours.
+// `scores` has room for kAttentionBlock positions of each head, `scratch` for a value of each head and simdgroup.
+template <int HEADS, int LANES, bool BLOCKED>
 METAL_FUNC void attend(device const bfloat* query, device const bfloat* keys, device const bfloat* values,
                        device float* partial, int head_dim, int first, int last, threadgroup float* scores,
                        threadgroup float* scratch, uint thread_index, uint simdgroup, uint lane) {
@@ -280,6 +292,7 @@ METAL_FUNC void attend(device const bfloat* query, device const bfloat* keys, de
     } else {
       add_own<HEADS>(sums, scores, values + offset, head_dim, count, thread_index, lane);
     }
+    if (BLOCKED) break;
   }
   sum = head_sum<HEADS>(sum, scratch, simdgroup, lane);
   if (thread_index < uint(HEADS)) {
@@ -289,14 +302,16 @@ METAL_FUNC void attend(device const bfloat* query, device const bfloat* keys, de
   write_sums<HEADS, LANES>(partial, sums, scores, head_dim, simdgroup, lane);
 }
 
-template <int HEADS>
+template <int HEADS, bool BLOCKED>
 METAL_FUNC void attend_any(device const bfloat* query, device const bfloat* keys, device const bfloat* values,
                            device float* partial, int head_dim, int first, int last, threadgroup float* scores,
                            threadgroup float* scratch, uint thread_index, uint simdgroup, uint lane) {
-  if (head_dim > 128) {
-    attend<HEADS, 32>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index, simdgroup, lane);
+  if (BLOCKED || head_dim > 128) {
+    attend<HEADS, 32, BLOCKED>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index,
+                               simdgroup, lane);
   } else {
-    attend<HEADS, 16>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index, simdgroup, lane);
+    attend<HEADS, 16, BLOCKED>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index,
+                               simdgroup, lane);
   }
 }
 
@@ -329,16 +344,19 @@ template <bool BLOCKED>
   values += cache;
   partial += (ulong(group.x) * args.heads + head) * (head_dim + 2);
   if (kQueryHeads == 4) {
-    attend_any<4>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index, simdgroup, lane);
+    attend_any<4, BLOCKED>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index,
+                           simdgroup, lane);
   } else if (kQueryHeads == 2) {
-    attend_any<2>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index, simdgroup, lane);
+    attend_any<2, BLOCKED>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index,
+                           simdgroup, lane);
   } else {
-    attend_any<1>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index, simdgroup, lane);
+    attend_any<1, BLOCKED>(query, keys, values, partial, head_dim, first, last, scores, scratch, thread_index,
+                           simdgroup, lane);
   }
 }
 
-// out[head] = sum over splits of exp(maximum - largest) values / sum over splits of exp(maximum - largest) sum, gated. The
-// simdgroups share the splits; a lane has dimensions 2 lane and 2 lane + 1 of each 64.
+// out[head] = sum of factor * values / sum of factor * sum over splits, gated; factor = exp(maximum - largest maximum).
+// The simdgroups share the splits; a lane has dimensions 2 lane and 2 lane + 1 of each 64.
 [[kernel, max_total_threads_per_threadgroup(kAttentionThreads)]] void attention_reduce(
     device const float* partial [[buffer(0)]],
     device const float* projected_query [[buffer(1)]],  // [heads, 2, head_dim], the gate second
@@ -349,6 +367,7 @@ template <bool BLOCKED>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int PAIRS = kMaxHeadDim / 2 / kSimdWidth;
+  constexpr int SPLITS = 4;  // of a simdgroup at a time, so that their loads overlap
   threadgroup float scratch[kSimdgroups];
   threadgroup float all_sums[kSimdgroups * kMaxHeadDim];
   const uint stride = args.heads * (kHeadDim + 2);  // from one split to the next
@@ -361,14 +380,22 @@ template <bool BLOCKED>
   float2 sums[PAIRS];
   UNROLL for (int i = 0; i < PAIRS; i++) sums[i] = float2(0.0f);
   float sum = 0.0f;
-  for (uint split = simdgroup; split < args.splits; split += kSimdgroups) {
-    device const float2* part = (device const float2*)(head + split * stride);
-    const float2 maximum_and_sum = part[0];
-    const float factor = precise::exp(maximum_and_sum.x - largest);
-    sum = fma(factor, maximum_and_sum.y, sum);
-    UNROLL for (int i = 0; i < PAIRS; i++) {
-      const int pair = int(lane) + i * kSimdWidth;
-      if (2 * pair < kHeadDim) sums[i] += factor * part[1 + pair];
+  for (uint first = simdgroup; first < args.splits; first += SPLITS * kSimdgroups) {
+    float2 maxima_and_sums[SPLITS];
+    float2 values[SPLITS][PAIRS];
+    UNROLL for (int j = 0; j < SPLITS; j++) {
+      const uint split = first + j * kSimdgroups;
+      device const float2* part = (device const float2*)(head + split * stride);
+      maxima_and_sums[j] = split < args.splits ? part[0] : float2(-INFINITY, 0.0f);
+      UNROLL for (int i = 0; i < PAIRS; i++) {
+        const int pair = int(lane) + i * kSimdWidth;
+        values[j][i] = split < args.splits && 2 * pair < kHeadDim ? part[1 + pair] : float2(0.0f);
+      }
+    }
+    UNROLL for (int j = 0; j < SPLITS; j++) {
+      const float factor = precise::exp(maxima_and_sums[j].x - largest);
+      sum = fma(factor, maxima_and_sums[j].y, sum);
+      UNROLL for (int i = 0; i < PAIRS; i++) sums[i] += factor * values[j][i];
     }
   }
   UNROLL for (int i = 0; i < PAIRS; i++) {

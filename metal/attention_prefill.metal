@@ -1,10 +1,10 @@
 // attention_prefill.metal -- causal flash attention of a chunk of tokens over the cache, as matrix products of tiles.
 //
-// query bf16 [rows, heads, head_dim] (scaled), keys and values bf16 [kv_heads, capacity, head_dim], projected query bf16
-// [rows, heads, 2, head_dim] (for the gate), out bf16 [rows, heads, head_dim]. A threadgroup has kAttentionRows rows of one
-// head and goes through the positions in blocks: scores = q k^T a chunk of dimensions after the other, the online softmax
-// (four threads a row), then sums = factor sums + weights v, a chunk of columns after the other. Chunks of keys and of
-// values, the latter transposed, take turns in one tile; the next one is on its way to registers during each product.
+// query bf16 [rows, heads, head_dim] (scaled), keys and values bf16 [kv_heads, capacity, head_dim], projected query
+// bf16 [rows, heads, 2, head_dim] (for the gate), out bf16 [rows, heads, head_dim]. A threadgroup has kAttentionRows
+// rows of one head and goes through the positions in blocks: scores = q k^T a chunk of dimensions after the other, the online
+// softmax (four threads a row), then sums = factor sums + weights v, a chunk of columns after the other. Chunks of keys
+// and of values, the latter transposed, take turns in one tile; the next one comes to registers during each product.
 #include "lily_tile.h"
 
 constant int kHeadDim [[function_constant(kHeadDimIndex)]];
@@ -68,9 +68,9 @@ METAL_FUNC void store_values(threadgroup bfloat* tile, Moved values, int thread_
 }
 
 // [kRows, all chunks]; zeros past the last row and dimension.
-METAL_FUNC void load_queries(threadgroup bfloat* tile, device const bfloat* query, int rows, int row_stride, int chunks,
+METAL_FUNC void load_queries(threadgroup bfloat* tile, device const bfloat* query, int rows, int row_stride,
                              int thread_index) {
-  const int words = chunks * kChunk / 8;
+  const int words = (kHeadDim + kChunk - 1) / kChunk * kChunk / 8;
   for (int i = thread_index; i < kRows * words; i += kAttentionThreads) {
     const int row = i / words;
     const int dimension = i % words * 8;
@@ -86,8 +86,8 @@ struct RowState {
   float sum;
 };
 
-// The weights exp(score - maximum) of this thread's quarter of a row; columns from `visible` on are masked. Returns by what
-// the sums so far are multiplied. Position 0 is never masked: the maximum is finite from the first block on.
+// The weights exp(score - maximum) of this thread's quarter of a row; columns from `visible` on are masked. Returns
+// what to multiply the sums so far by. Position 0 is never masked: the maximum is finite from the first block on.
 METAL_FUNC float weigh_block(thread RowState& state, threadgroup const float* scores, threadgroup bfloat* weights,
                              int visible) {
   float values[kBlock / 4];
@@ -119,13 +119,78 @@ METAL_FUNC float weigh_block(thread RowState& state, threadgroup const float* sc
 }
 
 // 8 dimensions of a row: sums / sum, times the sigmoid of the gate.
-METAL_FUNC void write_gated(device bfloat* out, threadgroup const float* sums, device const bfloat* gate, float inverse) {
+METAL_FUNC void write_gated(device bfloat* out, threadgroup const float* sums, device const bfloat* gate,
+                            float inverse) {
   UNROLL for (int i = 0; i < 8; i += 4) {
     const float4 value = *(threadgroup const float4*)(sums + i);
     const bfloat4 opening = *(device const bfloat4*)(gate + i);
     bfloat4 gated;
     UNROLL for (int j = 0; j < 4; j++) gated[j] = bfloat(value[j] * inverse * sigmoid(float(opening[j])));
     *(device bfloat4*)(out + i) = gated;
+  }
+}
+
+// The sums of a head's rows over positions, [kRows, head_dim], a tile for each chunk of columns.
+struct ValueSums {
+  Tile<bfloat, kRows, kChunk, kBlock> chunk[kMaxChunks];
+};
+
+// scores [kRows, kBlock] = queries times the keys of a block. `next` holds the first chunk of the keys, and at the end
+// that of the values.
+METAL_FUNC void multiply_keys(threadgroup float* scores, threadgroup const bfloat* queries, threadgroup bfloat* tile,
+                              thread Moved& next, device const bfloat* keys, device const bfloat* values, int block,
+                              int limit, uint thread_index, uint simdgroup, uint lane) {
+  const int chunks = (kHeadDim + kChunk - 1) / kChunk;
+  Tile<bfloat, kRows, kBlock, kChunk> product;
+  product.clear();
+  for (int chunk = 0; chunk < chunks; chunk++) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    store_keys(tile, next, int(thread_index));
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    next = chunk + 1 < chunks ? load_keys(keys, block, chunk + 1, limit, int(thread_index))
+                              : load_values(values, block, 0, limit, int(thread_index));
+    product.multiply_accumulate(queries + chunk * kChunk, kQueryStride, tile, kKeyStride, simdgroup);
+  }
+  product.store_threadgroup(scores, kScoreStride, simdgroup, lane);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// sums = factors sums + weights times the values of a block. `next` holds the first chunk of the values, and at the end
+// that of the next block's keys.
+METAL_FUNC void add_values(thread ValueSums& sums, threadgroup const bfloat* weights, threadgroup const float* factors,
+                           threadgroup bfloat* tile, thread Moved& next, device const bfloat* keys,
+                           device const bfloat* values, int block, int limit, uint thread_index, uint simdgroup,
+                           uint lane) {
+  UNROLL for (int chunk = 0; chunk < kMaxChunks; chunk++) {
+    if (chunk * kChunk < kHeadDim) {
+      if (chunk > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
+      store_values(tile, next, int(thread_index));
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // also after the weights and factors were written
+      next = (chunk + 1) * kChunk < kHeadDim ? load_values(values, block, chunk + 1, limit, int(thread_index))
+                                             : load_keys(keys, block + kBlock, 0, limit, int(thread_index));
+      sums.chunk[chunk].scale_rows(factors, simdgroup, lane);
+      sums.chunk[chunk].multiply_accumulate(weights, kWeightStride, tile, kValueStride, simdgroup);
+    }
+  }
+}
+
+// The rows of out by way of threadgroup memory [kRows, kChunk]; `out` and `gate` are those of this thread's row.
+METAL_FUNC void write_rows(device bfloat* out, device const bfloat* gate, thread ValueSums& sums, float inverse,
+                           int rows, threadgroup float* staging, uint thread_index, uint simdgroup, uint lane) {
+  const int row = int(thread_index) / 4;
+  UNROLL for (int chunk = 0; chunk < kMaxChunks; chunk++) {
+    if (chunk * kChunk < kHeadDim) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      sums.chunk[chunk].store_threadgroup(staging, kOutStride, simdgroup, lane);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      UNROLL for (int i = 0; i < kChunk; i += kChunk / 2) {
+        const int column = i + int(thread_index) % 4 * 8;
+        const int dimension = chunk * kChunk + column;
+        if (row < rows && dimension < kHeadDim) {
+          write_gated(out + dimension, staging + row * kOutStride + column, gate + dimension, inverse);
+        }
+      }
+    }
   }
 }
 
@@ -138,7 +203,7 @@ METAL_FUNC void write_gated(device bfloat* out, threadgroup const float* sums, d
     device bfloat* out [[buffer(5)]],
     constant AttentionArgs& args [[buffer(6)]],
     uint2 group [[threadgroup_position_in_grid]],
-    uint thread_in_group [[thread_index_in_threadgroup]],
+    uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup uint4 query_memory[kRows * kQueryStride / 8];
@@ -151,70 +216,31 @@ METAL_FUNC void write_gated(device bfloat* out, threadgroup const float* sums, d
   threadgroup float* scores = (threadgroup float*)score_memory;
   threadgroup bfloat* weights = (threadgroup bfloat*)weight_memory;
 
-  const int thread_index = int(thread_in_group);
   const int first_row = int((args.rows + kRows - 1) / kRows - 1 - group.x) * kRows;  // most positions first
   const int rows = min(int(args.rows) - first_row, kRows);
   const int first_position = *position + first_row;
   const int limit = first_position + rows;  // positions that the last row sees
   const ulong head = ulong(first_row) * args.heads + group.y;
-  const int row_stride = int(args.heads) * kHeadDim;
   const ulong cache = ulong(group.y * args.kv_heads / args.heads) * args.capacity * kHeadDim;
   keys += cache;
   values += cache;
-  const int chunks = (kHeadDim + kChunk - 1) / kChunk;
-  load_queries(queries, query + head * kHeadDim, rows, row_stride, chunks, thread_index);
+  load_queries(queries, query + head * kHeadDim, rows, int(args.heads) * kHeadDim, int(thread_index));
 
-  const int row = thread_index / 4;
-  const int column = thread_index % 4 * (kBlock / 4);
+  const int row = int(thread_index) / 4;
+  const int column = int(thread_index) % 4 * (kBlock / 4);
   RowState state = {-INFINITY, 0.0f};
-  Tile<bfloat, kRows, kChunk, kBlock> sums[kMaxChunks];
-  UNROLL for (int chunk = 0; chunk < kMaxChunks; chunk++) sums[chunk].clear();
-  Moved next = load_keys(keys, 0, 0, limit, thread_index);
+  ValueSums sums;
+  UNROLL for (int chunk = 0; chunk < kMaxChunks; chunk++) sums.chunk[chunk].clear();
+  Moved next = load_keys(keys, 0, 0, limit, int(thread_index));
   for (int block = 0; block < limit; block += kBlock) {
-    Tile<bfloat, kRows, kBlock, kChunk> product;
-    product.clear();
-    for (int chunk = 0; chunk < chunks; chunk++) {
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      store_keys(tile, next, thread_index);
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      next = chunk + 1 < chunks ? load_keys(keys, block, chunk + 1, limit, thread_index)
-                                : load_values(values, block, 0, limit, thread_index);
-      product.multiply_accumulate(queries + chunk * kChunk, kQueryStride, tile, kKeyStride, simdgroup);
-    }
-    product.store_threadgroup(scores, kScoreStride, simdgroup, lane);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float factor = weigh_block(state, scores + row * kScoreStride + column, weights + row * kWeightStride + column,
+    multiply_keys(scores, queries, tile, next, keys, values, block, limit, thread_index, simdgroup, lane);
+    const float factor = weigh_block(state, scores + row * kScoreStride + column,
+                                     weights + row * kWeightStride + column,
                                      first_position + row + 1 - block - column);
     if (column == 0) factors[row] = factor;
-    UNROLL for (int chunk = 0; chunk < kMaxChunks; chunk++) {
-      if (chunk * kChunk < kHeadDim) {
-        if (chunk > 0) threadgroup_barrier(mem_flags::mem_threadgroup);
-        store_values(tile, next, thread_index);
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        next = (chunk + 1) * kChunk < kHeadDim ? load_values(values, block, chunk + 1, limit, thread_index)
-                                               : load_keys(keys, block + kBlock, 0, limit, thread_index);
-        sums[chunk].scale_rows(factors, simdgroup, lane);
-        sums[chunk].multiply_accumulate(weights, kWeightStride, tile, kValueStride, simdgroup);
-      }
-    }
+    add_values(sums, weights, factors, tile, next, keys, values, block, limit, thread_index, simdgroup, lane);
   }
-
-  threadgroup float* staging = (threadgroup float*)query_memory;  // [kRows, kChunk]
   const ulong own_head = head + ulong(row) * args.heads;
-  device const bfloat* gate = projected_query + (2 * own_head + 1) * kHeadDim;
-  out += own_head * kHeadDim;
-  UNROLL for (int chunk = 0; chunk < kMaxChunks; chunk++) {
-    if (chunk * kChunk < kHeadDim) {
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      sums[chunk].store_threadgroup(staging, kOutStride, simdgroup, lane);
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      UNROLL for (int i = 0; i < kChunk; i += kChunk / 2) {
-        const int dimension = chunk * kChunk + i + thread_index % 4 * 8;
-        if (row < rows && dimension < kHeadDim) {
-          write_gated(out + dimension, staging + row * kOutStride + dimension - chunk * kChunk, gate + dimension,
-                      1.0f / state.sum);
-        }
-      }
-    }
-  }
+  write_rows(out + own_head * kHeadDim, projected_query + (2 * own_head + 1) * kHeadDim, sums, 1.0f / state.sum, rows,
+             (threadgroup float*)query_memory, thread_index, simdgroup, lane);
 }

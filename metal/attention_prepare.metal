@@ -1,9 +1,9 @@
-// attention_prepare.metal -- from the projections of rows of tokens to queries and cached keys and values: RMS norm of each
-// head, rotary positions, scale, cache write. One simdgroup works on one head of one row.
+// attention_prepare.metal -- from the projections of rows of tokens to queries and cached keys and values: RMS norm of
+// each head, rotary positions, scale, cache write. One simdgroup works on one head of one row.
 //
-// Projected query [rows, heads, 2, head_dim] {query, gate}, key and value [rows, kv_heads, head_dim]; query out bf16 [rows,
-// heads, head_dim]; cache keys and values bf16 [kv_heads, capacity, head_dim]. A lane holds 4 neighbouring dimensions, and
-// the 4 that lie 128 farther.
+// Projected query [rows, heads, 2, head_dim] {query, gate}, key and value [rows, kv_heads, head_dim]; query out bf16
+// [rows, heads, head_dim]; cache keys and values bf16 [kv_heads, capacity, head_dim]. A lane holds 4 neighbouring
+// dimensions, and the 4 that lie 128 farther.
 #include "lily_common.h"
 
 constant uint kHeadDim [[function_constant(kHeadDimIndex)]];
@@ -151,9 +151,15 @@ template <typename T>
   }
 }
 
-template [[host_name("attention_prepare")]] [[kernel]] decltype(attention_prepare<float>) attention_prepare<float>;
-template [[host_name("attention_prepare_bf16")]] [[kernel]] decltype(attention_prepare<bfloat>) attention_prepare<bfloat>;
-template [[host_name("attention_norm_rope")]] [[kernel]] decltype(attention_norm_rope<float>) attention_norm_rope<float>;
-template [[host_name("attention_norm_rope_bf16")]] [[kernel]] decltype(attention_norm_rope<bfloat>) attention_norm_rope<bfloat>;
-template [[host_name("attention_cache_write")]] [[kernel]] decltype(attention_cache_write<float>) attention_cache_write<float>;
-template [[host_name("attention_cache_write_bf16")]] [[kernel]] decltype(attention_cache_write<bfloat>) attention_cache_write<bfloat>;
+template [[host_name("attention_prepare")]] [[kernel]]
+decltype(attention_prepare<float>) attention_prepare<float>;
+template [[host_name("attention_prepare_bf16")]] [[kernel]]
+decltype(attention_prepare<bfloat>) attention_prepare<bfloat>;
+template [[host_name("attention_norm_rope")]] [[kernel]]
+decltype(attention_norm_rope<float>) attention_norm_rope<float>;
+template [[host_name("attention_norm_rope_bf16")]] [[kernel]]
+decltype(attention_norm_rope<bfloat>) attention_norm_rope<bfloat>;
+template [[host_name("attention_cache_write")]] [[kernel]]
+decltype(attention_cache_write<float>) attention_cache_write<float>;
+template [[host_name("attention_cache_write_bf16")]] [[kernel]]
+decltype(attention_cache_write<bfloat>) attention_cache_write<bfloat>;

@@ -84,8 +84,8 @@ def splits_of(kernel: str, shape: Shape) -> list[slice]:
 
 
 def assert_partial(kernel: str, shape: Shape, partial: Array, given: Any) -> None:
-    """Float32 bounds: a product goes through at most 8 + head_dim / 8 sums to its score, a weight through at most 256 to
-    its sum. The error of scores is a relative one of their exponentials, which round by 2^-22 themselves."""
+    """Float32 bounds: a product goes through at most 8 + head_dim / 8 sums to its score, a weight through at most 256
+    to its sum. The error of scores is a relative one of their exponentials, which round by 2^-22 themselves."""
     query, keys, values = (from_bfloat16(part).astype(np.float64) for part in given)
     for split, covered in enumerate(splits_of(kernel, shape)):
         for head in range(shape.heads):
