@@ -2,9 +2,10 @@
 //
 // query bf16 [rows, heads, head_dim] (scaled), keys and values bf16 [kv_heads, capacity, head_dim], projected query
 // bf16 [rows, heads, 2, head_dim] (for the gate), out bf16 [rows, heads, head_dim]. A threadgroup has kAttentionRows
-// rows of one head and goes through the positions in blocks: scores = q k^T a chunk of dimensions after the other, the online
-// softmax (four threads a row), then sums = factor sums + weights v, a chunk of columns after the other. Chunks of keys
-// and of values, the latter transposed, take turns in one tile; the next one comes to registers during each product.
+// rows of one head and goes through the positions in blocks: scores = q k^T a chunk of dimensions after the other, the
+// online softmax (four threads a row), then sums = factor sums + weights v, a chunk of columns after the other. Chunks
+// of keys and of values, the latter transposed, take turns in one tile; the next one comes to registers during each
+// product.
 #include "lily_tile.h"
 
 constant int kHeadDim [[function_constant(kHeadDimIndex)]];
