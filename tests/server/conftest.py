@@ -37,7 +37,7 @@ def running(model, options):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
             with httpx.Client(base_url=url, timeout=60) as client:
-                client.service = app.state.service
+                client.app, client.service = app, app.state.service
                 yield client
         finally:
             server.should_exit = True

@@ -328,3 +328,55 @@ def test_several_choices_come_from_one_prefill_and_in_turns(client, model, path)
     order = [one["index"] for one in pieces]
     assert order.index(2) < len(order) - order[::-1].index(0) - 1  # the last begins before the first ends
     assert chunks[-1]["usage"]["completion_tokens"] == 60
+
+
+def test_the_openai_client_makes_a_tool_round(client):
+    openai = pytest.importorskip("openai")
+    good = {output["id"] for output in reference_results()["outputs"] if output["ok"]}
+    record = next(
+        one
+        for one in skill_records()
+        if one["check"] == "tool_calls" and one["id"] in good and len(one["messages"]) == 1
+    )
+    fields = {"model": "lily-tiny", "temperature": 0, "max_tokens": 400, "tools": record["tools"]}
+    fields["extra_body"] = {"chat_template_kwargs": record["chat_template_kwargs"]}
+    wanted = [(call["name"], call["arguments"]) for call in record["expected"]["tool_calls"]]
+    with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as api:
+        whole = api.chat.completions.create(messages=record["messages"], **fields).choices[0].message
+        with api.chat.completions.stream(messages=record["messages"], **fields) as stream:
+            final = stream.get_final_completion().choices[0]
+        for message in (whole, final.message):
+            functions = [call.function for call in message.tool_calls]
+            assert [(one.name, json.loads(one.arguments)) for one in functions] == wanted
+        assert final.finish_reason == "tool_calls"
+        results = [{"role": "tool", "tool_call_id": call.id, "content": "4"} for call in whole.tool_calls]
+        after = api.chat.completions.create(messages=[*record["messages"], whole, *results], **fields)
+        assert after.choices[0].finish_reason in ("stop", "tool_calls")
+        assert after.usage.prompt_tokens_details.cached_tokens > 0
+
+
+def test_the_openai_client_forces_calls_and_forms_and_cancels(client):
+    openai = pytest.importorskip("openai")
+    pytest.importorskip("llguidance")
+    parameters = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    tool = {"type": "function", "function": {"name": "light", "parameters": parameters}}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {**parameters, "additionalProperties": False}},
+    }
+    fields = {"model": "lily-tiny", "messages": HELLO, "temperature": 0, "reasoning_effort": "none"}
+    with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as api:
+        choice = {"type": "function", "function": {"name": "light"}}
+        forced = api.chat.completions.create(**fields, tools=[tool], tool_choice=choice).choices[0]
+        assert forced.message.tool_calls[0].function.name == "light"
+        assert isinstance(json.loads(forced.message.tool_calls[0].function.arguments)["on"], bool)
+        formed = api.chat.completions.create(**fields, response_format=form, max_tokens=100)
+        assert set(json.loads(formed.choices[0].message.content)) == {"on"}
+        banned = {str(token): -100 for token in client.service.model.stop_tokens}
+        stream = api.chat.completions.create(**fields, stream=True, logit_bias=banned)
+        next(stream)
+        stream.close()
+    deadline = time.monotonic() + 10
+    while client.service.engine.running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not client.service.engine.running

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lily.server import chat_completions, completions, messages, responses, small_endpoints
+from lily.server import chat_completions, completions, messages, openapi, responses, small_endpoints
 from lily.server.endpoint import Endpoint, error_response
 from lily.server.errors import ApiError
 from lily.server.options import ServerOptions
@@ -81,6 +81,7 @@ def _routes(service: Service) -> list[Route]:
         post("/v1/responses", Endpoint(service, responses.responses, "responses")),
         get("/v1/models", Endpoint(service, small_endpoints.models, "models")),
         get("/v1/models/{name:path}", Endpoint(service, small_endpoints.model, "models")),
+        get("/openapi.json", Endpoint(service, openapi.openapi, "openapi")),
         get("/health", Endpoint(service, small_endpoints.health, "health", open_to_all=True)),
         get("/metrics", Endpoint(service, small_endpoints.metrics, "metrics")),
         post("/tokenize", Endpoint(service, small_endpoints.tokenize, "tokenize")),
