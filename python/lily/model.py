@@ -508,6 +508,11 @@ class Model:
         cpu = f" isa={self.cpu_isa!r} threads={self.threads}" if self.backend == "cpu" else ""
         return f"<lily.Model {name!r} layers={layers} backend={self.backend!r}{cpu}>"
 
+    def _repr_html_(self) -> str:
+        from lily.notebook import model_html
+
+        return model_html(self)
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lily.Model cannot be pickled: its weights are mapped in this process; load it there instead")
 

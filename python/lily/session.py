@@ -300,6 +300,11 @@ class Session:
         except BusyError:
             return "<lily.Session in use>"
 
+    def _repr_html_(self) -> str:
+        from lily.notebook import session_html
+
+        return session_html(self)
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lily.Session cannot be pickled: its state is in this process; keep session.tokens instead")
 

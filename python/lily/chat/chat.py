@@ -282,6 +282,11 @@ class Chat:
     def __repr__(self) -> str:
         return f"<lily.Chat messages={len(self._messages)} tools={len(self._definitions)}>"
 
+    def _repr_html_(self) -> str:
+        from lily.notebook import chat_html
+
+        return chat_html(self)
+
     # -- one turn --------------------------------------------------------------------------------------------------
 
     def _turn(self, message: dict[str, Any] | None, options: TurnOptions, progress: Progress | None) -> Iterator[Event]:

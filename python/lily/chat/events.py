@@ -177,6 +177,11 @@ class Answer:
     def __str__(self) -> str:
         return self.content
 
+    def _repr_markdown_(self) -> str:
+        from lily.notebook import answer_markdown
+
+        return answer_markdown(self)
+
 
 def collect(events: Iterable[Event]) -> Answer:
     """Exhaust the events of one turn and put them together."""

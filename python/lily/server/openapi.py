@@ -27,7 +27,7 @@ _SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
 async def openapi(service: Service, request: Request, fields: Fields) -> Response:
     """The document."""
     del request, fields
-    keys = {"security": [{"key": []}]} if service.options.api_keys else {}
+    keys: dict[str, Any] = {"security": [{"key": []}]} if service.options.api_keys else {}
     return JSONResponse(
         {
             "openapi": "3.1.0",
