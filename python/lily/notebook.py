@@ -107,7 +107,7 @@ def model_html(model: Model) -> str:
         name,
         {
             "layers": ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items()),
-            "kernels": f"{model.cpu_isa}, {model.threads} threads",
+            "backend": f"cpu, {model.cpu_isa}, {model.threads} threads" if model.backend == "cpu" else model.backend,
             "context": f"{model.max_context:,} tokens",
             "memory at full context": _size(plan.total),
             "prefix cache": f"{cache.snapshots} snapshots, {_size(cache.bytes)}",

@@ -113,3 +113,36 @@ def test_litellm(endpoint, calls):
     chunks = list(litellm.completion(messages=history, stream=True, **fields))
     built = litellm.stream_chunk_builder(chunks)
     assert [call.function.arguments for call in built.choices[0].message.tool_calls] == ['{"n": 99}']
+
+
+def test_clients_in_the_same_process(model, calls):
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    openai = pytest.importorskip("openai")
+    import asyncio
+
+    import httpx
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    from lily.server import ServerOptions, create_app
+
+    app = create_app(model, ServerOptions(names=("lily-tiny",), thinking=False))
+
+    async def ask():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport) as http:
+            api = openai.AsyncOpenAI(base_url="http://lily/v1", api_key="none", http_client=http)
+            agent = pydantic_ai.Agent(OpenAIChatModel("lily-tiny", provider=OpenAIProvider(openai_client=api)))
+
+            @agent.tool_plain
+            def roll_dice(n: int) -> int:
+                """Roll a die."""
+                calls.append(n)
+                return 42
+
+            return await agent.run(QUESTION, model_settings={"temperature": 0})
+
+    result = asyncio.run(ask())
+    app.state.service.engine.close()
+    assert calls == [99]
+    assert "42" in result.output
