@@ -4,6 +4,7 @@ import pytest
 
 from lily.chat import prompt_encoder
 from lily.chat.prompt_encoder import PromptEncoder
+from lily.errors import InvalidArgumentError
 
 END = "<|im_end|>\n"
 
@@ -66,6 +67,13 @@ def test_answers_that_the_template_renders_otherwise_are_not_kept(encoder, token
     encoder.remember(first, whole, END, oddly(tokenizer, "words"))
     encoder.remember(first, first + "words", END, oddly(tokenizer, "words"))
     assert encoder.encode(whole).ids == tokenizer.encode(whole)
+
+
+def test_lone_surrogates_are_refused(encoder, tokenizer, template):
+    first = conversation(template, "Hello")
+    encoder.remember(first, conversation(template, "Hello", "some words"), END, tokenizer.encode("x"))
+    with pytest.raises(InvalidArgumentError, match="lone surrogate"):
+        encoder.encode(conversation(template, "\ud800"))
 
 
 def test_positions_of_borders(encoder, tokenizer, template):

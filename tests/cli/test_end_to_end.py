@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -90,6 +91,39 @@ def test_an_interrupted_generation_is_130():
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in error
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_serving_answers_and_ends_when_it_is_told_to():
+    pytest.importorskip("starlette", reason="needs the extra for the server")
+    httpx = pytest.importorskip("httpx")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ["serve", "--model", "lily-tiny", "--port", str(port)]
+    process = subprocess.Popen([*LILY, *arguments], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=ENVIRONMENT)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+            _wait_for(client, httpx.ConnectError)
+            messages = [{"role": "user", "content": "Hello!"}]
+            answer = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 5}).json()
+            assert answer["usage"]["completion_tokens"] == 5
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        assert b"Traceback" not in error
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(client, not_yet, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(not_yet):
+            if client.get("/health").status_code == 200:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the server did not start")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -82,7 +83,7 @@ def wait_until_idle(service, seconds=60):
         time.sleep(0.01)
 
 
-def test_64_clients_with_disconnects(client, model):
+def test_64_clients_with_disconnects(client, model, caplog):
     before = live_sessions(model)
 
     def act(number):
@@ -97,6 +98,8 @@ def test_64_clients_with_disconnects(client, model):
     for number, result in results:
         if number % 3 != 2:
             assert result == expected(model, number)
+    # Not a traceback for a client that left.
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_disconnect_while_the_prompt_is_computed_ends_it(start, model, monkeypatch):

@@ -380,3 +380,47 @@ def test_the_openai_client_forces_calls_and_forms_and_cancels(client):
     while client.service.engine.running and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not client.service.engine.running
+
+
+def test_streams_tell_the_progress_of_the_prompt_while_they_wait(start, monkeypatch):
+    from lily.server.engine import Ticket
+
+    report = Ticket.report
+
+    def slowed(self, done, total):
+        report(self, done, total)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(Ticket, "report", slowed)
+    messages = [{"role": "user", "content": "A long prompt about nothing in particular. " * 150}]
+    with start(keep_alive_seconds=0.02) as client:
+        text = ask(client, messages, stream=True, max_tokens=1).text
+    comments = [line for line in text.splitlines() if line.startswith(": prefill ")]
+    done = [tuple(map(int, line[10:].split("/"))) for line in comments]
+    assert len({one for one, _ in done}) > 2
+    assert done == sorted(done)
+    assert len({total for _, total in done}) == 1
+    assert text.endswith("data: [DONE]\n\n")
+
+
+def test_shutdown_ends_what_is_in_work_and_what_waits(model, start, monkeypatch):
+    slow_generation(monkeypatch, [])
+    answers = []
+    with start() as client:
+        fields = {"stream": True, "max_tokens": 4000}
+        threads = [threading.Thread(target=lambda: answers.append(ask(client, **fields).text)) for _ in range(2)]
+        for thread, attribute in zip(threads, ("running", "waiting"), strict=True):
+            thread.start()
+            while not getattr(client.service.engine, attribute):
+                time.sleep(0.005)
+        engine = client.service.engine
+        began = time.monotonic()
+        engine.close()
+        for thread in threads:
+            thread.join()
+        refused = ask(client)
+    assert time.monotonic() - began < 20
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    assert len(answers) == 2
+    assert all('"code":"unavailable"' in text for text in answers)

@@ -137,6 +137,21 @@ def check(client, path, request):
         assert set(told) == {"message", "type", "param", "code"}
 
 
+FOUND = [  # by longer runs of the fuzz above
+    ("/v1/chat/completions", ("messages", 0), None),
+    ("/v1/chat/completions", ("messages", 3, "tool_call_id"), ["1"]),
+    ("/v1/responses", ("input", 3, "call_id"), {}),
+    ("/v1/responses", ("instructions",), "\ud800"),
+    ("/v1/completions", ("model",), "\ud800"),
+    ("/v1/messages", ("model",), "\ud800"),
+]
+
+
+@pytest.mark.parametrize(("path", "place", "value"), FOUND)
+def test_bodies_that_once_failed(client, path, place, value):
+    check(client, path, changed(BODIES[path], place, value))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=40) | values.map(lambda value: repr(value).encode()))
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
@@ -144,6 +159,17 @@ def test_bodies_of_any_kind(client, path, content):
     assert client.post(path, content=content).status_code == 400
 
 
-def test_deep_nesting_and_large_numbers(client):
-    for content in (b"[" * 100_000, b'{"a":' * 50_000, b'{"seed": ' + b"9" * 10_000 + b"}", b'{"max_tokens": 1e400}'):
-        assert client.post("/v1/chat/completions", content=content).status_code == 400
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"seed": ' + b"9" * 10_000 + b"}",
+        b'{"max_tokens": 1e400}',
+        b'{"metadata": {"a": NaN}}',
+        b'{"metadata": {"a": 1e999}}',
+    ],
+    ids=range(6),
+)
+def test_deep_nesting_and_large_numbers(client, content):
+    assert client.post("/v1/chat/completions", content=content).status_code == 400

@@ -18,7 +18,7 @@ from lily.chat.functions import as_definitions
 from lily.chat.options import TurnOptions, resolve_sampling
 from lily.chat.output_parser import OutputParser, thinking_is_open
 from lily.chat.prompt_encoder import EncodedPrompt, PromptEncoder
-from lily.chat.roles import LaterSystem, normalize_messages
+from lily.chat.roles import LaterSystem, copied_messages, normalize_messages
 from lily.chat.tool_choice import as_tool_choice
 from lily.chat.tool_results import as_text, result_of
 from lily.chat.turn import Turn
@@ -82,7 +82,7 @@ class Chat:
         """See `Model.chat`."""
         self._model = model
         self._first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
-        self._messages: list[dict[str, Any]] = [*self._first, *(dict(message) for message in messages)]
+        self._messages: list[dict[str, Any]] = [*self._first, *copied_messages(messages)]
         self._later_system: LaterSystem = later_system
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
         self._options = TurnOptions.of(options)
@@ -264,7 +264,7 @@ class Chat:
     def reset(self, messages: Sequence[Mapping[str, Any]] = ()) -> None:
         """Forget the conversation but the system message, and go on from `messages`."""
         with self._exclusive():
-            self._messages = [*self._first, *(dict(message) for message in messages)]
+            self._messages = [*self._first, *copied_messages(messages)]
 
     def close(self) -> None:
         """Free the session; what it computed stays in the model's prefix cache."""

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lily.errors import InvalidArgumentError
 from lily.text import TextGuard, Tokenizer
 
 __all__ = ["EncodedPrompt", "PromptEncoder"]
@@ -86,7 +87,16 @@ class PromptEncoder:
         offsets
             Characters before borders whose positions among the ids are wanted. Only borders right before a special
             token, as at the beginning of a turn, have no influence on the ids.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The text holds a lone surrogate, which no encoding has.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"the conversation holds a lone surrogate, {text[error.start]!r}") from None
         wanted = sorted({offset for offset in offsets if 0 < offset < len(text)})
         ids: list[int] = []
         positions: list[int] = []

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lily.errors import TemplateError
 from lily.text.messages import prepare_messages
 
-__all__ = ["LaterSystem", "normalize_messages"]
+__all__ = ["LaterSystem", "copied_messages", "normalize_messages"]
 
 LaterSystem = Literal["refuse", "convert"]
 
@@ -39,9 +39,7 @@ def normalize_messages(
     TemplateError
         The list is not a conversation that a model can answer; the message's index and the reason are named.
     """
-    if isinstance(messages, (str, bytes, Mapping)):
-        raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
-    given = prepare_messages(_checked(index, message) for index, message in enumerate(messages))
+    given = prepare_messages(_checked(index, message) for index, message in enumerate(copied_messages(messages)))
     leading = next((at for at, message in enumerate(given) if message["role"] not in _SYSTEM_ROLES), len(given))
     system = [message["content"] for message in given[:leading] if message["content"]]
     merged: list[dict[str, Any]] = []
@@ -61,12 +59,25 @@ def normalize_messages(
     return _in_order_of_calls(merged)
 
 
-def _checked(index: int, message: Any) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise TemplateError(f"message {index} must be a mapping, not a {type(message).__name__}")
+def copied_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Copies of messages; TemplateError for something else."""
+    if isinstance(messages, (str, bytes, Mapping)):
+        raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
+    copies: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TemplateError(f"message {index} must be a mapping, not a {type(message).__name__}")
+        copies.append(dict(message))
+    return copies
+
+
+def _checked(index: int, message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
     if role not in _ROLES:
         raise TemplateError(f"message {index} has the role {role!r}; roles are {', '.join(_ROLES)}")
+    call_id = message.get("tool_call_id")
+    if role == "tool" and not isinstance(call_id, (str, type(None))):
+        raise TemplateError(f"message {index}: tool_call_id must be a string, not a {type(call_id).__name__}")
     return {**message, "content": _text(f"message {index}", role, message.get("content"))}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily.chat import ContentDelta, Done, TokenLogprob, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
@@ -16,6 +16,7 @@ from lily.server.delivery import Reply, collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress, Ticket
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse
 from lily.server.openai_fields import logprob_entry, sampling_of, timings_body, usage_body
 from lily.server.service import Service
 from lily.server.turns import ChatRequest, chat_work
@@ -49,7 +50,7 @@ async def chat_completions(service: Service, request: Request, fields: Fields) -
     if stream:
         return await start_stream(service, request, work, _ChunkFormat(head, include_usage))
     replies, ticket = await collect_answers(service, request, work, wanted.choices)
-    return JSONResponse(_completion(head, replies, ticket, with_logprobs=wanted.options.get("logprobs") is not None))
+    return JsonResponse(_completion(head, replies, ticket, with_logprobs=wanted.options.get("logprobs") is not None))
 
 
 def chat_request(service: Service, fields: Fields) -> ChatRequest:

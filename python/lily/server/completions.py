@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily.chat import ContentDelta, Done, TokenLogprob
 from lily.chat.events import Event
@@ -18,6 +18,7 @@ from lily.server.delivery import collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse
 from lily.server.openai_fields import sampling_of, timings_body, usage_body
 from lily.server.service import Service
 from lily.server.turns import RawRequest, raw_work
@@ -56,7 +57,7 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
         for index, reply in enumerate(replies)
     ]
     timings = timings_body(dones, ticket.queue_seconds)
-    return JSONResponse({**head, "choices": choices, "usage": _usage(dones, requests[0].choices), "timings": timings})
+    return JsonResponse({**head, "choices": choices, "usage": _usage(dones, requests[0].choices), "timings": timings})
 
 
 def _requests(service: Service, fields: Fields) -> list[RawRequest]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from lily.errors import CancelledError
 from lily.server.endpoint import CLIENT_GONE, LongResponse, client_of
 from lily.server.engine import Failure, Finished, PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, as_api_error
+from lily.server.json_text import dump_json
 from lily.server.service import Service
 
 __all__ = ["EventStream", "Reply", "StreamFormat", "collect_answers", "sse", "start_stream"]
@@ -42,9 +42,9 @@ class StreamFormat(Protocol):
 
 def sse(data: Any, event: str | None = None) -> bytes:
     """One server-sent event."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    head = "" if event is None else f"event: {event}\n"
-    return f"{head}data: {text}\n\n".encode("utf-8", "replace")
+    body = data.encode() if isinstance(data, str) else dump_json(data)
+    head = b"" if event is None else f"event: {event}\n".encode()
+    return head + b"data: " + body + b"\n\n"
 
 
 @dataclass(frozen=True)

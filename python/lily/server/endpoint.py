@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import hmac
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily.server.errors import ApiError, anthropic_body, as_api_error, openai_body
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse, load_json
 from lily.server.service import Service
 
 __all__ = ["CLIENT_GONE", "Endpoint", "Handler", "LongResponse", "client_of", "error_response"]
@@ -61,10 +61,10 @@ class Endpoint:
         return response
 
 
-def error_response(error: ApiError, *, anthropic: bool = False) -> JSONResponse:
+def error_response(error: ApiError, *, anthropic: bool = False) -> JsonResponse:
     """An error as a response."""
     body = anthropic_body(error) if anthropic else openai_body(error)
-    return JSONResponse(body, status_code=error.status, headers=error.headers)
+    return JsonResponse(body, status_code=error.status, headers=error.headers)
 
 
 def check_key(request: Request, service: Service) -> None:
@@ -104,7 +104,7 @@ async def read_body(request: Request, service: Service) -> Any:
         if len(parts) > most:
             raise too_long
     try:
-        return await run_in_threadpool(json.loads, bytes(parts))
+        return await run_in_threadpool(load_json, bytes(parts))
     except (ValueError, RecursionError):
         raise ApiError(400, "the request's body is not valid JSON", code="invalid_json") from None
 

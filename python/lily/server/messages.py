@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily.chat import (
     Answer,
@@ -27,6 +27,7 @@ from lily.server.delivery import collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError, anthropic_body
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse
 from lily.server.service import Service
 from lily.server.turns import chat_work, errors_at
 
@@ -48,7 +49,7 @@ async def messages(service: Service, request: Request, fields: Fields) -> Respon
     replies, _ = await collect_answers(service, request, work, 1)
     answer = replies[0].answer
     end = {**_end(answer.done), "usage": _usage(answer.done.usage)}
-    return JSONResponse({**head, "content": _blocks(answer), **end})
+    return JsonResponse({**head, "content": _blocks(answer), **end})
 
 
 async def count_tokens(service: Service, request: Request, fields: Fields) -> Response:
@@ -63,7 +64,7 @@ async def count_tokens(service: Service, request: Request, fields: Fields) -> Re
             normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
             return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
 
-    return JSONResponse({"input_tokens": await run_in_threadpool(count)})
+    return JsonResponse({"input_tokens": await run_in_threadpool(count)})
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily._version import __version__
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse
 from lily.server.service import Service
 
 __all__ = ["openapi"]
@@ -28,7 +29,7 @@ async def openapi(service: Service, request: Request, fields: Fields) -> Respons
     """The document."""
     del request, fields
     keys: dict[str, Any] = {"security": [{"key": []}]} if service.options.api_keys else {}
-    return JSONResponse(
+    return JsonResponse(
         {
             "openapi": "3.1.0",
             "info": {"title": "Lily", "version": __version__},

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily.chat import Done, ReasoningDelta, TokenLogprob, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
@@ -16,6 +16,7 @@ from lily.server.delivery import collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse
 from lily.server.openai_fields import logprob_entry, timings_body
 from lily.server.responses_request import responses_chat_request
 from lily.server.service import Service
@@ -65,7 +66,7 @@ async def responses(service: Service, request: Request, fields: Fields) -> Respo
     for event in replies[0].events:
         for _ in form.event(0, event):
             pass
-    return JSONResponse(form.response(ticket.queue_seconds))
+    return JsonResponse(form.response(ticket.queue_seconds))
 
 
 def _head(name: str, fields: Fields, wanted: ChatRequest) -> dict[str, Any]:

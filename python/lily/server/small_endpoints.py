@@ -6,11 +6,12 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from lily._version import __version__
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
+from lily.server.json_text import JsonResponse
 from lily.server.service import Service
 
 __all__ = ["detokenize", "health", "metrics", "model", "models", "tokenize"]
@@ -19,7 +20,7 @@ __all__ = ["detokenize", "health", "metrics", "model", "models", "tokenize"]
 async def models(service: Service, request: Request, fields: Fields) -> Response:
     """GET /v1/models."""
     del request, fields
-    return JSONResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
+    return JsonResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
 
 
 async def model(service: Service, request: Request, fields: Fields) -> Response:
@@ -28,14 +29,14 @@ async def model(service: Service, request: Request, fields: Fields) -> Response:
     name = request.path_params["name"]
     if name not in service.names:
         raise ApiError(404, f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
-    return JSONResponse(_model(service, name))
+    return JsonResponse(_model(service, name))
 
 
 async def health(service: Service, request: Request, fields: Fields) -> Response:
     """GET /health."""
     del request, fields
     engine = service.engine
-    return JSONResponse({"status": "ok", "version": __version__, "running": engine.running, "waiting": engine.waiting})
+    return JsonResponse({"status": "ok", "version": __version__, "running": engine.running, "waiting": engine.waiting})
 
 
 async def metrics(service: Service, request: Request, fields: Fields) -> Response:
@@ -54,7 +55,7 @@ async def tokenize(service: Service, request: Request, fields: Fields) -> Respon
     special = fields.flag("parse_special", True)
     service.finish_fields(fields)
     ids = await run_in_threadpool(service.model.tokenizer.encode, text or "", parse_special=special)
-    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": service.model.max_context})
+    return JsonResponse({"tokens": ids, "count": len(ids), "max_model_len": service.model.max_context})
 
 
 async def detokenize(service: Service, request: Request, fields: Fields) -> Response:
@@ -69,7 +70,7 @@ async def detokenize(service: Service, request: Request, fields: Fields) -> Resp
             raise fields.wrong("tokens", f"a list of token ids below {vocabulary}", token)
     service.finish_fields(fields)
     text = await run_in_threadpool(service.model.tokenizer.decode, tokens)
-    return JSONResponse({"prompt": text, "content": text})
+    return JsonResponse({"prompt": text, "content": text})
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

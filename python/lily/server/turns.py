@@ -69,21 +69,22 @@ def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) 
     """The work that answers a conversation; its items are (choice, event)."""
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
-        chat = model.chat(
-            messages=request.messages,
-            tools=request.tools,
-            thinking=request.thinking,
-            preserve_thinking=request.preserve_thinking,
-            sampling=request.sampling,
-            later_system=request.later_system,
-            template_options=request.template_options,
-            call_deltas=call_deltas,
-            **request.options,
-        )
-        ticket.on_cancel(chat.cancel)
-        events = chat.alternatives(count=request.choices, progress=ticket.report)
-        with errors_at(request.places), chat, contextlib.closing(events):  # type: ignore[type-var]
-            yield from events
+        with errors_at(request.places):
+            chat = model.chat(
+                messages=request.messages,
+                tools=request.tools,
+                thinking=request.thinking,
+                preserve_thinking=request.preserve_thinking,
+                sampling=request.sampling,
+                later_system=request.later_system,
+                template_options=request.template_options,
+                call_deltas=call_deltas,
+                **request.options,
+            )
+            ticket.on_cancel(chat.cancel)
+            events = chat.alternatives(count=request.choices, progress=ticket.report)
+            with chat, contextlib.closing(events):  # type: ignore[type-var]
+                yield from events
 
     return work
 
