@@ -157,7 +157,7 @@ class CallbackDevice final : public device::Device {
     return "";
   }
 
-  // (kernel, constants, {slot: (bytes, written)}, arguments, grid, threads)
+  // (kernel, constants, {slot: (bytes, written)}, arguments and their slot, grid, threads)
   static nb::tuple launch(const device::Dispatch& dispatch) {
     const auto& pipeline = static_cast<const NamedPipeline&>(*dispatch.pipeline);
     nb::dict slots;
@@ -170,7 +170,7 @@ class CallbackDevice final : public device::Device {
       slots[nb::int_(binding.index)] = nb::make_tuple(nb::cast(view, nb::rv_policy::reference), binding.written);
     }
     return nb::make_tuple(pipeline.name(), pipeline.constants(), slots,
-                          nb::bytes(dispatch.bytes.data(), dispatch.bytes.size()),
+                          nb::bytes(dispatch.bytes.data(), dispatch.bytes.size()), dispatch.bytes_index,
                           nb::make_tuple(dispatch.threadgroups.x, dispatch.threadgroups.y, dispatch.threadgroups.z),
                           dispatch.threads_per_threadgroup);
   }

@@ -131,7 +131,7 @@ void bind_session(nb::module_& module) {
       .def_prop_ro("state_bytes", &Session::state_bytes)
       .def_prop_ro(
           "logits",
-          [](const Session& self) -> std::optional<ReadOnlyArray<float>> {
+          [](Session& self) -> std::optional<ReadOnlyArray<float>> {
             auto logits = self.logits();
             if (logits == nullptr) return std::nullopt;
             return as_array<float>(std::move(logits));

@@ -75,7 +75,7 @@ Bytes export_tensor(const Snapshot& self, std::size_t index) {
 void bind_snapshot(nb::module_& module) {
   nb::class_<Snapshot>(module, "Snapshot", "A sequence frozen at one position; see lily.Snapshot.")
       .def_static(
-          "take", [](const Session& session, bool with_pending) { return session.snapshot(with_pending); }, "session"_a,
+          "take", [](Session& session, bool with_pending) { return session.snapshot(with_pending); }, "session"_a,
           "with_pending"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "restore_into", [](const Snapshot& self, Session& session) { session.restore(self); }, "session"_a,

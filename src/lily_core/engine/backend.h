@@ -103,9 +103,11 @@ class Backend {
   // Computes `token` as a chunk of one row would, and advances the state. Returns the token that the device picked by
   // `choice`; the step of that token has been started. Nothing when it did not pick: then the caller does.
   virtual std::optional<std::int32_t> step(SessionState& /*state*/, std::int32_t /*token*/,
-                                           const std::optional<DeviceChoice>& /*choice*/, std::span<float> /*logits*/) {
+                                           const std::optional<DeviceChoice>& /*choice*/) {
     return std::nullopt;
   }
+  // Logits of the latest step that is complete, [vocab_size] float32: of that one alone, until the next call.
+  virtual void read_logits(const SessionState& /*state*/, std::span<float> /*logits*/) {}
 };
 
 }  // namespace lily

@@ -82,6 +82,16 @@ std::vector<float>& Session::writable_logits() {
   return *logits_;
 }
 
+const std::shared_ptr<std::vector<float>>& Session::fetched_logits() {
+  if (logits_on_device_) {
+    std::vector<float>& logits = writable_logits();
+    const std::scoped_lock lock(model_->compute_mutex());
+    model_->backend().read_logits(*state_, logits);
+    logits_on_device_ = false;
+  }
+  return logits_;
+}
+
 void Session::check_usable() const {
   model_->require_same_process();
   if (state_lost_) {
@@ -112,7 +122,7 @@ template <class Compute>
 void Session::extend(std::span<const std::int32_t> chunk, bool with_logits, Compute&& compute) {
   const std::size_t before = tokens_.size();
   tokens_.insert(tokens_.end(), chunk.begin(), chunk.end());
-  logits_valid_ = false;
+  logits_valid_ = logits_on_device_ = false;
   try {
     const std::scoped_lock lock(model_->compute_mutex());
     compute();
@@ -154,8 +164,8 @@ void Session::compute_pending() {
 std::optional<std::int32_t> Session::step_pending(const std::optional<DeviceChoice>& choice) {
   std::optional<std::int32_t> picked;
   const std::int32_t token = *pending_;
-  extend(std::span(&token, 1), true,
-         [&] { picked = model_->backend().step(*state_, token, choice, writable_logits()); });
+  extend(std::span(&token, 1), true, [&] { picked = model_->backend().step(*state_, token, choice); });
+  logits_on_device_ = true;
   pending_.reset();
   return picked;
 }
@@ -210,7 +220,10 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   } else {
     compute_pending();
   }
-  const std::span<const float> logits = std::span<const float>(*logits_).first(static_cast<std::size_t>(candidates));
+  std::span<const float> logits;
+  if (!picked || request.logprobs) {
+    logits = std::span<const float>(*fetched_logits()).first(static_cast<std::size_t>(candidates));
+  }
   TokenChoice choice;
   choice.token = picked ? *picked : sample(request, logits);
   if (request.logprobs) choice.logprobs = logprobs_of(logits, choice.token, *request.logprobs);
@@ -262,16 +275,16 @@ void Session::reset() {
   state_->reset();
   tokens_.clear();
   pending_.reset();
-  logits_valid_ = false;
+  logits_valid_ = logits_on_device_ = false;
   state_lost_ = false;
   ++revision_;
 }
 
-std::shared_ptr<Snapshot> Session::snapshot(bool with_pending) const {
+std::shared_ptr<Snapshot> Session::snapshot(bool with_pending) {
   const Entry entry(*this);
   check_usable();
   return std::make_shared<Snapshot>(model_, state_->clone(), tokens_, with_pending ? pending_ : std::nullopt,
-                                    logits_valid_ ? logits_ : nullptr);
+                                    logits_valid_ ? fetched_logits() : nullptr);
 }
 
 void Session::restore(const Snapshot& snapshot) {
@@ -284,6 +297,7 @@ void Session::restore(const Snapshot& snapshot) {
   std::vector<std::int32_t> tokens = snapshot.tokens();
   logits_ = snapshot.logits();
   logits_valid_ = logits_ != nullptr;
+  logits_on_device_ = false;
   state_ = std::move(state);
   tokens_ = std::move(tokens);
   pending_ = snapshot.pending();
@@ -298,7 +312,7 @@ void Session::close() {
   tokens_.clear();
   pending_.reset();
   logits_.reset();
-  logits_valid_ = false;
+  logits_valid_ = logits_on_device_ = false;
   model_.reset();
 }
 
@@ -319,9 +333,9 @@ std::size_t Session::state_bytes() const {
   return state_->bytes();
 }
 
-Logits Session::logits() const {
+Logits Session::logits() {
   const Reading reading(*this);
-  return logits_valid_ ? logits_ : nullptr;
+  return logits_valid_ ? fetched_logits() : nullptr;
 }
 
 }  // namespace lily

@@ -68,7 +68,7 @@ class Session {
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   void reset();
   // The sequence as it is now; `with_pending` false leaves out a last token that is not computed yet.
-  [[nodiscard]] std::shared_ptr<Snapshot> snapshot(bool with_pending) const;
+  [[nodiscard]] std::shared_ptr<Snapshot> snapshot(bool with_pending);
   // Goes on from a snapshot of a session of the same model.
   void restore(const Snapshot& snapshot);
   void close();
@@ -78,7 +78,7 @@ class Session {
   [[nodiscard]] std::vector<std::int32_t> tokens() const;
   [[nodiscard]] std::size_t state_bytes() const;
   // Logits of the last position [vocab_size]; null before the first prefill and after an interrupted one.
-  [[nodiscard]] Logits logits() const;
+  [[nodiscard]] Logits logits();
 
  private:
   class Entry;  // holds the session for one call
@@ -96,6 +96,8 @@ class Session {
   void between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const;
   [[nodiscard]] std::int32_t sample(const TokenRequest& request, std::span<const float> logits);
   std::vector<float>& writable_logits();
+  // logits_, after it was read from the device if it still lies there.
+  const std::shared_ptr<std::vector<float>>& fetched_logits();
 
   std::shared_ptr<Model> model_;
   std::unique_ptr<SessionState> state_;
@@ -105,6 +107,7 @@ class Session {
   bool state_lost_ = false;
   std::shared_ptr<std::vector<float>> logits_;
   bool logits_valid_ = false;
+  bool logits_on_device_ = false;  // of a step whose token the device picked: few callers look at them
   Sampler sampler_;
   std::atomic<bool> cancelled_{false};
   enum class Use : std::uint8_t { none, reading, calling };

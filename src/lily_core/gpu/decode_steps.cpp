@@ -22,7 +22,7 @@ void GpuBackend::begin_step(SessionState& session_state, std::int32_t token,
 }
 
 std::optional<std::int32_t> GpuBackend::step(SessionState& session_state, std::int32_t token,
-                                             const std::optional<DeviceChoice>& choice, std::span<float> logits) {
+                                             const std::optional<DeviceChoice>& choice) {
   auto& state = static_cast<GpuSessionState&>(session_state);
   begin_step(state, token, choice);
   const std::uint32_t index = state.steps.front().index;
@@ -30,7 +30,6 @@ std::optional<std::int32_t> GpuBackend::step(SessionState& session_state, std::i
   const bool picks = choice.has_value() && state.steps.front().choice == choice;
   if (picks && options_.token_handoff && next < max_context_) submit_step(state, std::nullopt, 1 - index, next, choice);
   finish_step(state);
-  state.read_logits(1 - index, logits);
   const std::int32_t picked = picks ? state.token_slot(1 - index) : -1;
   if (picked < 0) {  // nobody chose, or the logits are not finite: the caller looks at them
     state.abandon_steps();
@@ -38,6 +37,10 @@ std::optional<std::int32_t> GpuBackend::step(SessionState& session_state, std::i
   }
   if (!state.steps.empty()) state.steps.front().token = picked;
   return picked;
+}
+
+void GpuBackend::read_logits(const SessionState& state, std::span<float> logits) {
+  static_cast<const GpuSessionState&>(state).read_logits(logits);
 }
 
 // Waits for the oldest step and makes what it wrote the state of the sequence.

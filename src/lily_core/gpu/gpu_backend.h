@@ -53,8 +53,9 @@ class GpuBackend final : public Backend {
              std::span<std::int32_t> argmax) override;
   [[nodiscard]] bool picks_tokens() const override { return options_.token_handoff; }
   void begin_step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice) override;
-  std::optional<std::int32_t> step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice,
-                                   std::span<float> logits) override;
+  std::optional<std::int32_t> step(SessionState& state, std::int32_t token,
+                                   const std::optional<DeviceChoice>& choice) override;
+  void read_logits(const SessionState& state, std::span<float> logits) override;
 
   // From the next pass on; between two calls of the engine only. Weights and states stay.
   void set_options(const Options& options);

@@ -71,6 +71,10 @@ std::uint64_t GpuSessionState::conv_bytes() const {
   return 4 * static_cast<std::uint64_t>((config_.linear_conv_kernel_dim - 1) * config_.linear_conv_dim());
 }
 
+std::uint64_t GpuSessionState::logits_stride() const {
+  return rounded(4 * static_cast<std::uint64_t>(config_.vocab_size));
+}
+
 std::shared_ptr<RecurrentCopy> GpuSessionState::new_recurrent(bool zero) const {
   auto copy = std::make_shared<RecurrentCopy>();
   copy->buffer = device_->allocate(std::max<std::uint64_t>(recurrent_bytes_, 4), device::BufferStorage::private_,
@@ -100,8 +104,7 @@ void GpuSessionState::ensure_current() {
   if (recurrent_[current_] == nullptr) recurrent_[current_] = new_recurrent(true);
   if (slots_ == nullptr) slots_ = device_->allocate(2 * kSlotBytes, device::BufferStorage::shared, "step slots");
   if (logits_ == nullptr) {
-    logits_ = device_->allocate(8 * static_cast<std::uint64_t>(config_.vocab_size), device::BufferStorage::private_,
-                                "logits");
+    logits_ = device_->allocate(2 * logits_stride(), device::BufferStorage::private_, "logits");
   }
 }
 
@@ -168,7 +171,7 @@ StateViews GpuSessionState::views(std::uint32_t index, std::int64_t position) co
   views.next_token = next.part(0, 4);
   views.next_device_position = next.part(kPositionOffset, 4);
   const auto logits_bytes = 4 * static_cast<std::uint64_t>(config_.vocab_size);
-  views.logits = whole(*logits_).part((1 - index) * logits_bytes, logits_bytes);
+  views.logits = whole(*logits_).part((1 - index) * logits_stride(), logits_bytes);
   return views;
 }
 
@@ -200,8 +203,8 @@ std::int32_t GpuSessionState::token_slot(std::uint32_t index) const {
   return token;
 }
 
-void GpuSessionState::read_logits(std::uint32_t index, std::span<float> logits) const {
-  logits_->read(index * logits.size_bytes(), std::as_writable_bytes(logits));
+void GpuSessionState::read_logits(std::span<float> logits) const {
+  logits_->read(current_ * logits_stride(), std::as_writable_bytes(logits));
 }
 
 void GpuSessionState::abandon_steps() {

@@ -91,7 +91,8 @@ class GpuSessionState final : public SessionState {
 
   void write_slots(std::uint32_t index, std::int32_t token, std::int64_t position, std::int64_t attention_position);
   [[nodiscard]] std::int32_t token_slot(std::uint32_t index) const;
-  void read_logits(std::uint32_t index, std::span<float> logits) const;
+  // Of the position before the sequence's end.
+  void read_logits(std::span<float> logits) const;
 
   // Steps in flight, the oldest first: at most two, and the second does not know its token until the first is done.
   std::deque<Step> steps;
@@ -107,6 +108,7 @@ class GpuSessionState final : public SessionState {
   };
   [[nodiscard]] std::uint64_t state_bytes() const;
   [[nodiscard]] std::uint64_t conv_bytes() const;
+  [[nodiscard]] std::uint64_t logits_stride() const;
   [[nodiscard]] std::shared_ptr<RecurrentCopy> new_recurrent(bool zero) const;
   [[nodiscard]] std::shared_ptr<CacheBuffers> new_cache(std::int64_t capacity) const;
   [[nodiscard]] std::int64_t grown_capacity(std::int64_t positions) const;
@@ -125,7 +127,7 @@ class GpuSessionState final : public SessionState {
   std::array<std::shared_ptr<RecurrentCopy>, 2> recurrent_;
   std::shared_ptr<CacheBuffers> cache_;
   std::shared_ptr<device::Buffer> slots_;   // two of kSlotBytes
-  std::shared_ptr<device::Buffer> logits_;  // f32 [2, vocab_size]
+  std::shared_ptr<device::Buffer> logits_;  // f32 [vocab_size] twice, logits_stride() bytes apart
   std::uint32_t current_ = 0;
   bool lost_ = false;
   std::vector<Step> abandoned_;

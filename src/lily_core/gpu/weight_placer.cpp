@@ -108,8 +108,8 @@ View WeightPlacer::values(std::span<const std::byte> bytes) {
   return room;
 }
 
-WeightPlacer::Blocks WeightPlacer::place_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
-                                                std::uint64_t alignment) {
+std::optional<WeightPlacer::Blocks> WeightPlacer::find_in_place(const std::vector<const std::byte*>& blocks,
+                                                                std::uint64_t bytes, std::uint64_t alignment) {
   const std::uint64_t stride = common_stride(blocks, bytes);
   const std::uint64_t span = stride * (blocks.size() - 1) + bytes;
   for (std::size_t i = 0; i < regions_.size() && stride > 0; ++i) {
@@ -120,13 +120,18 @@ WeightPlacer::Blocks WeightPlacer::place_blocks(const std::vector<const std::byt
     if (placing_ && region_buffers_[i] == nullptr) {
       region_buffers_[i] = device_.wrap(region.data, region.size, region.label);
     }
-    return {{.buffer = region_buffers_[i].get(),
-             .scratch = kNoScratch,
-             .offset = offset,
-             .size = span,
-             .kind = MemoryKind::weights},
-            stride};
+    return Blocks{{.buffer = region_buffers_[i].get(),
+                   .scratch = kNoScratch,
+                   .offset = offset,
+                   .size = span,
+                   .kind = MemoryKind::weights},
+                  stride};
   }
+  return std::nullopt;
+}
+
+WeightPlacer::Blocks WeightPlacer::copy_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
+                                               std::uint64_t alignment) {
   const std::uint64_t packed = (bytes + alignment - 1) / alignment * alignment;
   const View room = make_room(packed * blocks.size(), true);
   if (placing_) {
@@ -137,9 +142,9 @@ WeightPlacer::Blocks WeightPlacer::place_blocks(const std::vector<const std::byt
   return {room, packed};
 }
 
-WeightPlacer::Blocks WeightPlacer::place_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count,
-                                                ElementType type) {
-  if (type == ElementType::bfloat16) return place_blocks(blocks, count * 2, kScaleAlignment);
+WeightPlacer::Blocks WeightPlacer::copy_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count,
+                                               ElementType type) {
+  if (type == ElementType::bfloat16) return copy_blocks(blocks, count * 2, kScaleAlignment);
   const std::uint64_t packed = (count * 2 + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
   const View room = make_room(packed * blocks.size(), true);
   if (placing_) {
@@ -150,6 +155,29 @@ WeightPlacer::Blocks WeightPlacer::place_scales(const std::vector<const std::byt
     room.buffer->write(room.offset, converted);
   }
   return {room, packed};
+}
+
+// Scales and biases of several matrices have one distance between neighbours, so both stay or both are copied.
+void WeightPlacer::place_scales(const std::vector<Matrix>& matrices, ExpertMatrices& result) {
+  const Matrix& first = matrices.front();
+  const auto count = static_cast<std::uint64_t>(first.rows * first.groups());
+  const auto scales = pointers(matrices, &Matrix::scales);
+  const auto biases = pointers(matrices, &Matrix::biases);
+  std::optional<Blocks> scales_there, biases_there;
+  if (first.element_type == ElementType::bfloat16) {
+    scales_there = find_in_place(scales, count * 2, kScaleAlignment);
+    biases_there = find_in_place(biases, count * 2, kScaleAlignment);
+    const bool both = scales_there && biases_there && scales_there->stride == biases_there->stride;
+    if (matrices.size() > 1 && !both) {
+      scales_there.reset();
+      biases_there.reset();
+    }
+  }
+  const Blocks placed_scales = scales_there ? *scales_there : copy_scales(scales, count, first.element_type);
+  const Blocks placed_biases = biases_there ? *biases_there : copy_scales(biases, count, first.element_type);
+  result.matrix.scales = placed_scales.view;
+  result.matrix.biases = placed_biases.view;
+  result.expert_scales = static_cast<std::uint32_t>(placed_scales.stride / 2);
 }
 
 ExpertMatrices WeightPlacer::experts(const std::string& name, const std::vector<Matrix>& matrices) {
@@ -165,18 +193,14 @@ ExpertMatrices WeightPlacer::experts(const std::string& name, const std::vector<
       unsupported(name, "has experts of different formats");
     }
   }
-  const Blocks codes = place_blocks(pointers(matrices, &Matrix::weight), result.matrix.code_bytes(), kCodeAlignment);
+  const auto weights = pointers(matrices, &Matrix::weight);
+  const std::uint64_t code_bytes = result.matrix.code_bytes();
+  const std::optional<Blocks> there = find_in_place(weights, code_bytes, kCodeAlignment);
+  const Blocks codes = there ? *there : copy_blocks(weights, code_bytes, kCodeAlignment);
   result.matrix.codes = codes.view;
   result.expert_words = static_cast<std::uint32_t>(codes.stride / 4);
   result.matrix.scales = result.matrix.biases = codes.view;
-  if (!first.is_affine()) return result;
-  const auto count = static_cast<std::uint64_t>(first.rows * first.groups());
-  const Blocks scales = place_scales(pointers(matrices, &Matrix::scales), count, first.element_type);
-  Blocks biases = place_scales(pointers(matrices, &Matrix::biases), count, first.element_type);
-  if (biases.stride != scales.stride) unsupported(name, "has scales and biases at different distances");
-  result.matrix.scales = scales.view;
-  result.matrix.biases = biases.view;
-  result.expert_scales = static_cast<std::uint32_t>(scales.stride / 2);
+  if (first.is_affine()) place_scales(matrices, result);
   return result;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,14 +32,18 @@ class WeightPlacer {
  private:
   // Room in an arena; its buffer is null while measuring.
   [[nodiscard]] View make_room(std::uint64_t bytes, bool is_copy);
-  // `count` blocks of `bytes` at equal distances, where they lie if their addresses suit, or else copied.
+  // Blocks of equal size at equal distances.
   struct Blocks {
     View view;
     std::uint64_t stride = 0;  // bytes
   };
-  [[nodiscard]] Blocks place_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
-                                    std::uint64_t alignment);
-  [[nodiscard]] Blocks place_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count, ElementType type);
+  // Where they lie in the mapped files; nothing if their addresses do not suit the kernels.
+  [[nodiscard]] std::optional<Blocks> find_in_place(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
+                                                    std::uint64_t alignment);
+  [[nodiscard]] Blocks copy_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,
+                                   std::uint64_t alignment);
+  [[nodiscard]] Blocks copy_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count, ElementType type);
+  void place_scales(const std::vector<Matrix>& matrices, ExpertMatrices& result);
 
   device::Device& device_;
   std::vector<HostRegion> regions_;
