@@ -122,6 +122,11 @@ class CallbackDevice final : public device::Device {
     return std::make_unique<CallbackTicket>(*this, submitted_++);
   }
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return 0; }
+  [[nodiscard]] std::uint64_t memory_limit() const override { return memory_limit_bytes; }
+  [[nodiscard]] std::string memory_limit_remedy(std::uint64_t bytes) const override {
+    return "make the limit " + std::to_string(bytes);
+  }
+  [[nodiscard]] bool has_tensor_gemm() override { return tensor_gemm; }
 
   [[nodiscard]] bool is_done(std::uint64_t number) const { return number < finished_; }
   // Runs every pass up to this one.
@@ -139,6 +144,8 @@ class CallbackDevice final : public device::Device {
   std::vector<std::string> events;  // "submit n" and "wait n", in order
   std::uint64_t failing_from = ~std::uint64_t{0};
   std::uint64_t allocation_limit = ~std::uint64_t{0};
+  std::uint64_t memory_limit_bytes = 0;
+  bool tensor_gemm = false;
   [[nodiscard]] std::uint64_t submitted() const { return submitted_; }
 
  private:
@@ -195,7 +202,9 @@ void bind_callback_device(nb::module_& module) {
       .def_ro("events", &CallbackDevice::events)
       .def_prop_ro("submitted", &CallbackDevice::submitted)
       .def_rw("failing_from", &CallbackDevice::failing_from)
-      .def_rw("allocation_limit", &CallbackDevice::allocation_limit);
+      .def_rw("allocation_limit", &CallbackDevice::allocation_limit)
+      .def_rw("memory_limit", &CallbackDevice::memory_limit_bytes)
+      .def_rw("tensor_gemm", &CallbackDevice::tensor_gemm);
 }
 
 }  // namespace lily::bind

@@ -178,6 +178,8 @@ void bind_device(nb::module_& module) {
            "constants"_a = std::vector<std::pair<std::uint32_t, std::int32_t>>())
       .def("run", &run, "stages"_a,
            "Runs lists of dispatches, one list a stage; returns the seconds it took and the error, empty for none.");
+  bind_metal(devices);
+  bind_inspecting_device(devices);
 #ifdef LILY_HAS_SIM
   bind_sim(devices);
 #endif

@@ -21,6 +21,7 @@ void bind_model(nb::module_& module) {
       .def_rw("threads", &EngineOptions::threads)
       .def_rw("prefill_chunk", &EngineOptions::prefill_chunk)
       .def_rw("max_context", &EngineOptions::max_context)
+      .def_rw("weights", &EngineOptions::weights)
       .def_rw("cpu_isa", &EngineOptions::cpu_isa)
       .def_rw("kv_cache_type", &EngineOptions::kv_cache_type)
       .def_rw("gpu", &EngineOptions::gpu);

@@ -123,6 +123,12 @@ class Device {
 
   // Bytes of buffers alive now, wrapped memory not counted.
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const = 0;
+  // Bytes that all buffers together, wrapped memory included, should stay below; 0: unknown.
+  [[nodiscard]] virtual std::uint64_t memory_limit() const { return 0; }
+  // How the owner of the machine makes that limit `bytes`, as part of a sentence; empty: not at all.
+  [[nodiscard]] virtual std::string memory_limit_remedy(std::uint64_t /*bytes*/) const { return ""; }
+  // Whether gemm_affine_tensor_m32 and _m64 are to be used in the place of gemm_affine_m32 and _m64.
+  [[nodiscard]] virtual bool has_tensor_gemm() { return false; }
 };
 
 }  // namespace lily::device

@@ -37,6 +37,11 @@ class FailingDevice final : public Device {
     return device_.submit(stages);
   }
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return device_.allocated_bytes(); }
+  [[nodiscard]] std::uint64_t memory_limit() const override { return device_.memory_limit(); }
+  [[nodiscard]] std::string memory_limit_remedy(std::uint64_t bytes) const override {
+    return device_.memory_limit_remedy(bytes);
+  }
+  [[nodiscard]] bool has_tensor_gemm() override { return device_.has_tensor_gemm(); }
 
  private:
   class FailedTicket final : public Ticket {

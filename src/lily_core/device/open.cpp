@@ -2,6 +2,9 @@
 #include "device/open.h"
 
 #include "engine/error.h"
+#ifdef LILY_HAS_METAL
+#include "device/metal.h"
+#endif
 #ifdef LILY_HAS_SIM
 #include "device/sim.h"
 #endif
@@ -10,6 +13,9 @@ namespace lily::device {
 
 std::vector<std::string> available_devices() {
   std::vector<std::string> names;
+#ifdef LILY_HAS_METAL
+  if (has_metal()) names.emplace_back("metal");
+#endif
 #ifdef LILY_HAS_SIM
   names.emplace_back("sim");
 #endif
@@ -17,6 +23,9 @@ std::vector<std::string> available_devices() {
 }
 
 std::shared_ptr<Device> open(const std::string& name) {
+#ifdef LILY_HAS_METAL
+  if (name == "metal") return open_metal();
+#endif
 #ifdef LILY_HAS_SIM
   if (name == "sim") return std::make_shared<SimDevice>(SimOptions{});
 #endif

@@ -1,4 +1,4 @@
-// engine/mapped_file.cpp -- POSIX memory mapping of checkpoint files.
+// engine/mapped_file.cpp -- POSIX memory mapping and reading of checkpoint files.
 #include "engine/mapped_file.h"
 
 #include <fcntl.h>
@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -33,9 +34,35 @@ class FileDescriptor {
   throw Error(ErrorKind::checkpoint, path + ": " + what);
 }
 
+constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 28;  // a call; systems cut off larger ones
+
+// The file's bytes in fresh pages.
+const std::byte* read_file(const FileDescriptor& file, const std::string& path, std::uint64_t size) {
+  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) {
+    throw Error(ErrorKind::memory_limit, path + ": no memory to read its " + std::to_string(size) +
+                                             " bytes into; load the model with weights=\"mmap\"");
+  }
+  auto* bytes = static_cast<std::byte*>(address);
+  for (std::uint64_t done = 0; done < size;) {
+    const ssize_t count =
+        ::pread(file.value(), bytes + done, std::min(size - done, kReadBytes), static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const std::string reason = count < 0 ? std::strerror(errno) : "it became shorter";
+      ::munmap(address, size);
+      fail(path, "cannot be read: " + reason);
+    }
+    done += static_cast<std::uint64_t>(count);
+  }
+  ::mprotect(address, size, PROT_READ);
+  return bytes;
+}
+
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path, std::uint64_t expected_size) : path_(path), size_(expected_size) {
+MappedFile::MappedFile(const std::string& path, std::uint64_t expected_size, FileAccess access)
+    : path_(path), size_(expected_size) {
   const FileDescriptor file(path);
   if (file.value() < 0) fail(path, std::string("cannot be opened: ") + std::strerror(errno));
   struct stat status{};
@@ -45,6 +72,10 @@ MappedFile::MappedFile(const std::string& path, std::uint64_t expected_size) : p
                    std::to_string(expected_size) + "; it changed while loading, load it again");
   }
   if (size_ == 0) return;
+  if (access == FileAccess::read) {
+    data_ = read_file(file, path, size_);
+    return;
+  }
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.value(), 0);
   if (address == MAP_FAILED) fail(path, std::string("cannot be memory-mapped: ") + std::strerror(errno));
   data_ = static_cast<const std::byte*>(address);

@@ -1,4 +1,4 @@
-// engine/mapped_file.h -- a read-only memory map of one file, unmapped on destruction.
+// engine/mapped_file.h -- the bytes of one file in memory, mapped or read; released on destruction.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,16 @@
 
 namespace lily {
 
+enum class FileAccess : std::uint8_t {
+  map,  // pages come when they are touched, and may be dropped and read again
+  read  // all at once into memory of the process, which stays
+};
+
 class MappedFile {
  public:
-  // Maps the whole file. Throws Error(checkpoint) if it cannot be opened or is not expected_size bytes long.
-  MappedFile(const std::string& path, std::uint64_t expected_size);
+  // The whole file, at the start of a page. Throws Error(checkpoint) if it cannot be opened or read or is not
+  // expected_size bytes long, Error(memory_limit) if there is no memory to read it into.
+  MappedFile(const std::string& path, std::uint64_t expected_size, FileAccess access = FileAccess::map);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;

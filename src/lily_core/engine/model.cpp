@@ -12,6 +12,15 @@
 #include "gpu/gpu_backend.h"
 
 namespace lily {
+namespace {
+
+FileAccess file_access(const std::string& weights) {
+  if (weights == "mmap") return FileAccess::map;
+  if (weights == "read") return FileAccess::read;
+  throw Error(ErrorKind::config, "weights is \"mmap\" or \"read\", not \"" + weights + "\"");
+}
+
+}  // namespace
 
 Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions options)
     : Model(std::move(config), source, options, options.backend == "cpu" ? nullptr : device::open(options.backend)) {}
@@ -20,7 +29,7 @@ Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions o
              std::shared_ptr<device::Device> device)
     : config_(std::move(config)),
       options_(std::move(options)),
-      weights_(ModelWeights::bind(config_, source)),
+      weights_(ModelWeights::bind(config_, source, file_access(options_.weights))),
       process_id_(::getpid()) {
   resolve_context();
   backend_ = device == nullptr ? cpu::make_backend(config_, weights_, options_)
@@ -28,6 +37,7 @@ Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions o
 }
 
 void Model::resolve_context() {
+  options_.shorten_context = options_.max_context == 0;
   if (options_.max_context == 0) options_.max_context = config_.max_position_embeddings;
   if (options_.max_context < 1 || options_.max_context > config_.max_position_embeddings) {
     throw Error(ErrorKind::config, "max_context must be between 1 and the model's max_position_embeddings, " +

@@ -157,15 +157,16 @@ MoeWeights bind_moe(const ModelConfig& config, const Binder& binder, const std::
 
 }  // namespace
 
-ModelWeights ModelWeights::bind(const ModelConfig& config, const CheckpointSource& source) {
+ModelWeights ModelWeights::bind(const ModelConfig& config, const CheckpointSource& source, FileAccess access) {
   config.validate();
   if (source.files.size() != source.file_sizes.size()) {
     throw Error(ErrorKind::checkpoint, "the checkpoint source lists files and sizes of different number");
   }
   ModelWeights weights;
   weights.files.reserve(source.files.size());
-  for (std::size_t i = 0; i < source.files.size(); ++i)
-    weights.files.emplace_back(source.files[i], source.file_sizes[i]);
+  for (std::size_t i = 0; i < source.files.size(); ++i) {
+    weights.files.emplace_back(source.files[i], source.file_sizes[i], access);
+  }
 
   const Binder binder(config, source, weights.files);
   weights.embed_tokens = binder.matrix("embed_tokens", config.vocab_size, config.hidden_size);

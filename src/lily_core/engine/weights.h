@@ -60,8 +60,9 @@ struct ModelWeights {
   std::vector<float> norm;  // [hidden_size]
   std::vector<LayerWeights> layers;
 
-  // Maps the files and binds every weight of `config`. Throws Error(checkpoint) naming what is missing or misshapen.
-  static ModelWeights bind(const ModelConfig& config, const CheckpointSource& source);
+  // Maps or reads the files and binds every weight of `config`. Throws Error(checkpoint) naming what is missing or
+  // misshapen.
+  static ModelWeights bind(const ModelConfig& config, const CheckpointSource& source, FileAccess access);
 };
 
 }  // namespace lily

@@ -15,8 +15,10 @@ device::FunctionConstant constant(args::FunctionConstantIndex index, std::uint32
   return {static_cast<std::uint32_t>(index), static_cast<std::int32_t>(value)};
 }
 
-const char* gemm_kernel(std::uint32_t tile_rows) {
-  return tile_rows == 16 ? "gemm_affine_m16" : tile_rows == 32 ? "gemm_affine_m32" : "gemm_affine_m64";
+const char* gemm_kernel(device::Device& device, std::uint32_t tile_rows) {
+  if (tile_rows == 16) return "gemm_affine_m16";
+  if (device.has_tensor_gemm()) return tile_rows == 32 ? "gemm_affine_tensor_m32" : "gemm_affine_tensor_m64";
+  return tile_rows == 32 ? "gemm_affine_m32" : "gemm_affine_m64";
 }
 
 // A dense product's tile: few rows waste a large one, many rows read the weights once per tile.
@@ -190,7 +192,7 @@ void Encoder::gemm(const DeviceMatrix& matrix, const View& x, std::uint32_t rows
   operands.push_back(x_operand);
   operands.push_back(mode == args::kAccumulateFloat ? updates(4, out) : writes(4, out));
   for (std::uint32_t slot = 6; slot < 10; ++slot) operands.push_back(unused(slot, x_operand));
-  launch(gemm_kernel(tile_rows),
+  launch(gemm_kernel(device_, tile_rows),
          {constant(args::kBitsIndex, matrix.format.bits), constant(args::kGroupSizeIndex, matrix.format.group_size),
           constant(args::kGroupedIndex, 0), constant(args::kAccumulateIndex, static_cast<std::uint32_t>(mode))},
          std::move(operands), 5,
@@ -223,7 +225,7 @@ void Encoder::grouped_gemm(const ExpertMatrices& experts, const View& x, bool ga
   operands.push_back(reads(7, groups.block_map));
   operands.push_back(reads(8, groups.block_count));
   operands.push_back(reads(9, groups.row_of));
-  launch(gemm_kernel(groups.block_rows),
+  launch(gemm_kernel(device_, groups.block_rows),
          {constant(args::kBitsIndex, matrix.format.bits), constant(args::kGroupSizeIndex, matrix.format.group_size),
           constant(args::kGroupedIndex, 1), constant(args::kAccumulateIndex, args::kStoreDefault)},
          std::move(operands), 5,

@@ -9,6 +9,7 @@
 
 #include "engine/error.h"
 #include "engine/sampler.h"
+#include "gpu/memory_need.h"
 #include "gpu/prefill_pass.h"
 
 namespace lily::gpu {
@@ -19,14 +20,6 @@ constexpr std::int64_t kFirstChunk = 512;  // until a chunk has been timed, wher
 constexpr std::int64_t kSmallestChunk = 64;
 constexpr double kPassSeconds = 0.5;  // systems end work of several seconds, and stutter before that
 constexpr std::size_t kScoreRows = 32;
-
-std::vector<HostRegion> regions_of(const ModelWeights& weights) {
-  std::vector<HostRegion> regions;
-  for (const MappedFile& file : weights.files) {
-    regions.push_back({file.bytes(0, file.size()), file.size(), file.path()});
-  }
-  return regions;
-}
 
 void grow(device::Device& device, std::shared_ptr<device::Buffer>& buffer, std::uint64_t bytes, const char* label,
           device::BufferStorage storage = device::BufferStorage::private_) {
@@ -71,6 +64,8 @@ std::unique_ptr<Backend> make_backend(std::shared_ptr<device::Device> device, co
   if (options.gpu.pass_seconds == 0.0) {
     options.gpu.pass_seconds = device->name().find("sim") == std::string::npos ? kPassSeconds : 1e9;
   }
+  fit_memory(*device, config, weights, options);
+  options.prefill_chunk = std::min(options.prefill_chunk, options.max_context);
   return std::make_unique<GpuBackend>(std::move(device), config, weights, options);
 }
 
@@ -80,7 +75,7 @@ GpuBackend::GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig
       config_(config),
       options_(options.gpu),
       max_context_(options.max_context),
-      weights_(*device_, config, weights, regions_of(weights)),
+      weights_(*device_, config, weights, host_regions(weights)),
       arena_(*device_),
       most_chunk_rows_(options.prefill_chunk),
       pass_seconds_(options.gpu.pass_seconds),

@@ -11,8 +11,12 @@ namespace {
 class NullBuffer final : public device::Buffer {
  public:
   NullBuffer(std::uint64_t size, device::BufferStorage storage, std::string label,
-             std::shared_ptr<std::atomic<std::uint64_t>> allocated)
-      : size_(size), storage_(storage), label_(std::move(label)), allocated_(std::move(allocated)) {
+             std::shared_ptr<std::atomic<std::uint64_t>> allocated, NullContents contents)
+      : size_(size),
+        storage_(storage),
+        label_(std::move(label)),
+        allocated_(std::move(allocated)),
+        contents_(contents) {
     *allocated_ += size_;
   }
   ~NullBuffer() override { *allocated_ -= size_; }
@@ -27,9 +31,11 @@ class NullBuffer final : public device::Buffer {
     std::memcpy(out.data(), memory() + offset, out.size());
   }
   void write(std::uint64_t offset, std::span<const std::byte> values) override {
-    std::memcpy(memory() + offset, values.data(), values.size());
+    if (contents_ == NullContents::kept) std::memcpy(memory() + offset, values.data(), values.size());
   }
-  void clear() override { std::fill_n(memory(), size_, std::byte{0}); }
+  void clear() override {
+    if (contents_ == NullContents::kept) std::fill_n(memory(), size_, std::byte{0});
+  }
   [[nodiscard]] const std::string& label() const override { return label_; }
 
  private:
@@ -42,6 +48,7 @@ class NullBuffer final : public device::Buffer {
   device::BufferStorage storage_;
   std::string label_;
   std::shared_ptr<std::atomic<std::uint64_t>> allocated_;
+  NullContents contents_;
   std::vector<std::byte> memory_;
 };
 
@@ -66,12 +73,11 @@ class NullTicket final : public device::Ticket {
 
 std::shared_ptr<device::Buffer> NullDevice::allocate(std::uint64_t size, device::BufferStorage storage,
                                                      std::string label) {
-  return std::make_shared<NullBuffer>(size, storage, std::move(label), allocated_);
+  return std::make_shared<NullBuffer>(size, storage, std::move(label), allocated_, contents_);
 }
 
 std::shared_ptr<device::Buffer> NullDevice::wrap(const std::byte* /*data*/, std::uint64_t size, std::string label) {
-  auto uncounted = std::make_shared<std::atomic<std::uint64_t>>(0);
-  return std::make_shared<NullBuffer>(size, device::BufferStorage::private_, std::move(label), std::move(uncounted));
+  return std::make_shared<NullBuffer>(size, device::BufferStorage::private_, std::move(label), wrapped_, contents_);
 }
 
 const device::Pipeline& NullDevice::pipeline(const std::string& kernel,

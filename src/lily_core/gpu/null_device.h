@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,8 +13,13 @@
 
 namespace lily::gpu {
 
+// Whether buffers of the null device remember what the host writes; without it they never take memory.
+enum class NullContents : std::uint8_t { kept, dropped };
+
 class NullDevice final : public device::Device {
  public:
+  explicit NullDevice(NullContents contents = NullContents::kept) : contents_(contents) {}
+
   [[nodiscard]] std::string name() const override { return "null"; }
   // Memory is reserved when contents() is first called.
   [[nodiscard]] std::shared_ptr<device::Buffer> allocate(std::uint64_t size, device::BufferStorage storage,
@@ -25,11 +31,15 @@ class NullDevice final : public device::Device {
                                                  std::span<const device::FunctionConstant> constants) override;
   [[nodiscard]] std::unique_ptr<device::Ticket> submit(std::span<const device::Stage> stages) override;
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return *allocated_; }
+  // Bytes of the buffers alive now that wrap memory of the host.
+  [[nodiscard]] std::uint64_t wrapped_bytes() const { return *wrapped_; }
 
  private:
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<device::Pipeline>> pipelines_;
   std::shared_ptr<std::atomic<std::uint64_t>> allocated_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  std::shared_ptr<std::atomic<std::uint64_t>> wrapped_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  NullContents contents_;
 };
 
 }  // namespace lily::gpu

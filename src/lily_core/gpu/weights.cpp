@@ -74,6 +74,14 @@ std::vector<float> rope_frequencies_of(const ModelConfig& config) {
 
 }  // namespace
 
+std::vector<HostRegion> host_regions(const ModelWeights& weights) {
+  std::vector<HostRegion> regions;
+  for (const MappedFile& file : weights.files) {
+    regions.push_back({file.bytes(0, file.size()), file.size(), file.path()});
+  }
+  return regions;
+}
+
 DeviceWeights::DeviceWeights(device::Device& device, const ModelConfig& config, const ModelWeights& weights,
                              std::span<const HostRegion> regions) {
   WeightPlacer placer(device, regions);

@@ -70,6 +70,9 @@ struct HostRegion {
   std::string label;
 };
 
+// The checkpoint's files, one region each.
+[[nodiscard]] std::vector<HostRegion> host_regions(const ModelWeights& weights);
+
 // What could not be used in place.
 struct CopiedWeights {
   std::uint64_t tensors = 0;

@@ -1,0 +1,38 @@
+// device/metal/command_error.h -- what a command buffer that failed reports, in words with a remedy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lily::device::metal {
+
+// Metal's own numbers, fixed by its interface.
+enum class CommandErrorCode : std::int64_t {
+  none = 0,
+  internal = 1,
+  timeout = 2,
+  page_fault = 3,
+  access_revoked = 4,
+  not_permitted = 7,
+  out_of_memory = 8,
+  invalid_resource = 9,
+  memoryless = 10,
+  device_removed = 11,
+  stack_overflow = 12,
+  impacting_interactivity = 14,  // of the driver; known from its messages, in no header
+};
+
+struct CommandError {
+  bool of_command_buffer = true;  // whether `code` is a CommandErrorCode
+  std::int64_t code = 0;
+  std::string description;
+  std::string part;  // what it was of the pass, as "part 2 of 3"
+};
+
+// The text of PassResult::error.
+[[nodiscard]] std::string describe(const CommandError& error);
+
+// After such an error no later pass can run on the device.
+[[nodiscard]] bool loses_device(const CommandError& error);
+
+}  // namespace lily::device::metal

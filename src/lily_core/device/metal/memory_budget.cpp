@@ -1,0 +1,61 @@
+// device/metal/memory_budget.cpp -- counting bytes, and the refusal in words.
+#include "device/metal/memory_budget.h"
+
+#include <utility>
+
+#include "engine/error.h"
+
+namespace lily::device::metal {
+
+std::string gibibytes(std::uint64_t bytes) {
+  const std::uint64_t hundredths = (bytes * 25 + (1U << 27)) >> 28;  // of 2^30 bytes
+  const std::string fraction = std::to_string(hundredths % 100);
+  return std::to_string(hundredths / 100) + "." + (fraction.size() < 2 ? "0" : "") + fraction + " GiB";
+}
+
+// The limit is a number of MiB; a GiB more is left to the system's own use of it.
+std::string wired_limit_remedy(std::uint64_t bytes) {
+  return "raise the limit with `sudo sysctl iogpu.wired_limit_mb=" +
+         std::to_string((bytes + (std::uint64_t{1} << 30)) >> 20) + "`";
+}
+
+void MemoryBudget::take(std::atomic<std::uint64_t>& counter, std::uint64_t bytes, const std::string& label) {
+  if (limits_.buffer > 0 && bytes > limits_.buffer) {
+    throw Error(ErrorKind::memory_limit, "one buffer of Metal holds at most " + gibibytes(limits_.buffer) +
+                                             " on this machine, and \"" + label + "\" needs " + gibibytes(bytes) +
+                                             "; use a checkpoint with smaller shards, or lower max_context");
+  }
+  const std::uint64_t held = allocated_ + wrapped_;
+  if (limits_.working_set > 0 && held + bytes > limits_.working_set) {
+    throw Error(ErrorKind::memory_limit,
+                "\"" + label + "\" needs " + gibibytes(bytes) + " besides the " + gibibytes(held) +
+                    " in use, more than the " + gibibytes(limits_.working_set) +
+                    " that Metal recommends on this machine; lower max_context or prefill_chunk, close sessions, or " +
+                    wired_limit_remedy(held + bytes));
+  }
+  counter += bytes;
+}
+
+void MemoryBudget::take_allocated(std::uint64_t bytes, const std::string& label) { take(allocated_, bytes, label); }
+
+void MemoryBudget::take_wrapped(std::uint64_t bytes, const std::string& label) { take(wrapped_, bytes, label); }
+
+BudgetShare::BudgetShare(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes, bool wrapped,
+                         const std::string& label)
+    : budget_(std::move(budget)), bytes_(bytes), wrapped_(wrapped) {
+  if (wrapped_) {
+    budget_->take_wrapped(bytes_, label);
+  } else {
+    budget_->take_allocated(bytes_, label);
+  }
+}
+
+BudgetShare::~BudgetShare() {
+  if (wrapped_) {
+    budget_->release_wrapped(bytes_);
+  } else {
+    budget_->release_allocated(bytes_);
+  }
+}
+
+}  // namespace lily::device::metal

@@ -1,0 +1,462 @@
+// tests/cpp/test_metal_device.cpp -- the parts of the Metal device that are plain C++: sources, commands, errors,
+// waiting, memory, heartbeat, and the verdict on tensor operations.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/metal/command_error.h"
+#include "device/metal/command_split.h"
+#include "device/metal/heartbeat.h"
+#include "device/metal/memory_budget.h"
+#include "device/metal/pass_commands.h"
+#include "device/metal/pass_state.h"
+#include "device/metal/source_bundle.h"
+#include "device/metal/tensor_verdict.h"
+#include "engine/error.h"
+
+namespace lily::device::metal {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+template <class Run>
+std::string error_of(ErrorKind kind, Run&& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    expect(error.kind() == kind, std::string("an error of another kind: ") + error.what());
+    return error.what();
+  }
+  throw std::runtime_error("no error");
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A folder of files that goes with the test.
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("lily-metal-" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// -- sources ---------------------------------------------------------------------------------------------------------
+
+void test_sources_are_joined() {
+  const Folder folder;
+  folder.write("base.h", "#pragma once\n#include <metal_stdlib>\nenum { kBitsIndex = 0, kWideIndex = 7 };\n");
+  folder.write("middle.h", "#pragma once\n#include \"base.h\"\nint middle();\n");
+  folder.write("one.metal",
+               "// a comment: [[kernel]] void ghost(\n#include \"middle.h\"\n#include \"base.h\"\n"
+               "constant int kBits [[function_constant(kBitsIndex)]];\n"
+               "constant bool kWide [[function_constant(kWideIndex)]];\n"
+               "[[kernel, max_total_threads_per_threadgroup(64)]] void plain(device float* x [[buffer(0)]]) {}\n"
+               "template <typename T>\n[[kernel]] void of_type(device T* x [[buffer(0)]]) {}\n"
+               "template [[host_name(\"of_float\")]] [[kernel]] decltype(of_type<float>) of_type<float>;\n");
+  folder.write("two_tensor.metal", "[[kernel]] void other() {}\n");
+  const SourceBundle bundle(folder.path());
+  expect(bundle.libraries().size() == 2, "two libraries");
+  const LibrarySource& one = bundle.libraries()[0];
+  expect(one.name == "one" && !one.uses_tensors() && bundle.libraries()[1].uses_tensors(), "names of libraries");
+  expect(one.kernels == std::vector<std::string>({"of_float", "plain"}),
+         "kernels by host name, no templates, no comments");
+  expect(one.constants.at(0) == ConstantType::signed_integer && one.constants.at(7) == ConstantType::boolean,
+         "types of constants");
+  expect(bundle.library_of("other") == 1 && bundle.library_of("plain") == 0, "libraries of kernels");
+  expect(one.text.find("kWideIndex = 7") == one.text.rfind("kWideIndex = 7"), "a header comes once");
+  expect(contains(one.text, "#include <metal_stdlib>") && !contains(one.text, "#pragma once"), "system headers stay");
+  // Line 3 of one.metal is the second #include, so what follows the joined header says line 3.
+  expect(contains(one.text, "int middle();\n#line 3 \"one.metal\"\n"), "lines go on after a header");
+  folder.write("base.h", "#pragma once\nenum { kBitsIndex = 0, kWideIndex = 8 };\n");
+  expect(SourceBundle(folder.path()).fingerprint() != bundle.fingerprint(), "other sources, another fingerprint");
+}
+
+void test_wrong_sources_are_refused() {
+  const Folder folder;
+  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), folder.path().string()),
+         "an empty folder is named");
+  folder.write("a.metal", "#include \"absent.h\"\n");
+  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "absent.h"),
+         "missing header");
+  folder.write("a.metal", "#ifdef X\n#include \"b.h\"\n#endif\n");
+  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "a.metal:2"),
+         "conditions");
+  folder.write("a.metal", "[[kernel]] void same() {}\n");
+  folder.write("b.metal", "[[kernel]] void same() {}\n");
+  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "same"), "equal names");
+  folder.write("b.metal", "constant int k [[function_constant(kNowhere)]];\n[[kernel]] void b() {}\n");
+  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "kNowhere"), "constants");
+}
+
+// -- commands --------------------------------------------------------------------------------------------------------
+
+class HostBuffer final : public Buffer {
+ public:
+  HostBuffer(std::uint64_t size, std::string label) : bytes_(size), label_(std::move(label)) {}
+  [[nodiscard]] std::uint64_t size() const override { return bytes_.size(); }
+  [[nodiscard]] std::byte* contents() override { return bytes_.data(); }
+  void read(std::uint64_t /*offset*/, std::span<std::byte> /*out*/) override {}
+  void write(std::uint64_t /*offset*/, std::span<const std::byte> /*values*/) override {}
+  void clear() override {}
+  [[nodiscard]] const std::string& label() const override { return label_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::string label_;
+};
+
+class NamedPipeline final : public Pipeline {
+ public:
+  explicit NamedPipeline(std::string name, std::uint32_t threads = 256) : name_(std::move(name)), threads_(threads) {}
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::uint32_t max_threads_per_threadgroup() const override { return threads_; }
+  [[nodiscard]] std::span<const SlotUse> slots() const override { return {}; }
+
+ private:
+  std::string name_;
+  std::uint32_t threads_;
+};
+
+// Writes down what it is told.
+class Notes final : public CommandSink {
+ public:
+  void set_pipeline(const Pipeline& pipeline) override { add("pipeline " + pipeline.name()); }
+  void set_buffer(std::uint32_t index, Buffer& buffer, std::uint64_t offset) override {
+    add("buffer " + std::to_string(index) + " " + buffer.label() + "+" + std::to_string(offset));
+  }
+  void set_offset(std::uint32_t index, std::uint64_t offset) override {
+    add("offset " + std::to_string(index) + " +" + std::to_string(offset));
+  }
+  void set_bytes(std::uint32_t index, std::span<const std::byte> bytes) override {
+    add("bytes " + std::to_string(index) + " " + std::to_string(bytes.size()));
+  }
+  void set_threadgroup_bytes(std::uint32_t bytes) override { add("threadgroup " + std::to_string(bytes)); }
+  void dispatch(Size3 threadgroups, std::uint32_t threads) override {
+    add("dispatch " + std::to_string(threadgroups.x) + " x " + std::to_string(threads));
+  }
+  void barrier() override { add("barrier"); }
+  std::vector<std::string> lines;
+
+ private:
+  void add(std::string line) { lines.push_back(std::move(line)); }
+};
+
+Dispatch launch(const Pipeline& pipeline, std::vector<BufferBinding> buffers, std::uint32_t groups = 1) {
+  Dispatch dispatch;
+  dispatch.pipeline = &pipeline;
+  dispatch.buffers = std::move(buffers);
+  dispatch.threadgroups = {groups, 1, 1};
+  dispatch.threads_per_threadgroup = 64;
+  return dispatch;
+}
+
+void test_commands_of_a_pass() {
+  HostBuffer a(256, "a");
+  HostBuffer b(256, "b");
+  const NamedPipeline f("f");
+  const NamedPipeline g("g");
+  Dispatch with_bytes = launch(f, {{0, &a, 0, 64, false}, {1, &b, 16, 64, true}}, 3);
+  with_bytes.bytes_index = 2;
+  with_bytes.bytes.resize(8);
+  Dispatch reuses_slot = launch(g, {{0, &a, 32, 64, false}, {2, &a, 0, 64, false}}, 4);
+  reuses_slot.threadgroup_bytes = 48;
+  const std::vector<Stage> stages = {{{launch(f, {}, 0)}},  // no threads: no barrier behind it
+                                     {{with_bytes, launch(f, {{1, &b, 16, 64, true}}, 5)}},
+                                     {},
+                                     {{reuses_slot, with_bytes}}};
+  Notes notes;
+  encode_stages(stages, notes);
+  const std::vector<std::string> expected = {
+      "pipeline f", "buffer 0 a+0", "buffer 1 b+16", "bytes 2 8",     "dispatch 3 x 64", "dispatch 5 x 64",
+      "barrier",    "pipeline g",   "offset 0 +32",  "buffer 2 a+0",  "threadgroup 48",  "dispatch 4 x 64",
+      "pipeline f", "offset 0 +0",  "bytes 2 8",     "threadgroup 0", "dispatch 3 x 64"};
+  std::string all;
+  for (const std::string& line : notes.lines) all += line + "; ";
+  expect(notes.lines == expected, "commands: " + all);
+}
+
+void test_faults_are_found() {
+  HostBuffer a(256, "codes");
+  const NamedPipeline f("f", 128);
+  const EncoderLimits limits;
+  const auto fault = [&](const std::function<void(Dispatch&)>& change) {
+    Dispatch dispatch = launch(f, {{0, &a, 0, 256, false}});
+    change(dispatch);
+    const std::vector<Stage> stages = {{{launch(f, {})}}, {{dispatch}}};
+    return find_fault(stages, limits);
+  };
+  expect(fault([](Dispatch&) {}).empty(), "nothing is wrong");
+  expect(contains(fault([](Dispatch& d) { d.buffers[0].offset = 4; }), "\"codes\" of 256 bytes"), "range");
+  expect(!fault([](Dispatch& d) { d.buffers[0].size = ~std::uint64_t{0}; }).empty(), "range that wraps around");
+  expect(contains(fault([](Dispatch& d) { d.buffers[0] = {0, d.buffers[0].buffer, 2, 4, false}; }), "multiple of 4"),
+         "offset");
+  expect(contains(fault([](Dispatch& d) { d.buffers[0].buffer = nullptr; }), "no buffer"), "null");
+  expect(contains(fault([](Dispatch& d) { d.buffers[0].index = 31; }), "no such slot"), "slot");
+  expect(contains(fault([](Dispatch& d) { d.threads_per_threadgroup = 160; }), "more than the 128"), "threads");
+  expect(contains(fault([](Dispatch& d) { d.threads_per_threadgroup = 48; }), "multiple of 32"), "whole simdgroups");
+  expect(contains(fault([](Dispatch& d) { d.bytes.resize(5000); }), "5000"), "argument bytes");
+  expect(contains(fault([](Dispatch& d) { d.threadgroup_bytes = 40000; }), "40000"), "threadgroup memory");
+  expect(contains(fault([](Dispatch& d) { d.pipeline = nullptr; }), "no kernel"), "pipeline");
+}
+
+void test_split_by_time() {
+  const NamedPipeline f("f");
+  CommandSplit split;
+  const std::vector<Stage> decode(555, Stage{{launch(f, {}, 10)}});
+  const std::vector<Stage> prompt(300, Stage{{launch(f, {}, 5000)}});
+  expect(split.parts(decode) == 9, "an unknown pass goes in parts of 64 stages");
+  split.note(decode, 0.012);
+  expect(split.parts(decode) == 1, "a short pass is one command buffer");
+  expect(split.parts(prompt) == 5, "another shape is still unknown");
+  split.note(prompt, 0.75);
+  expect(split.parts(prompt) == 8, "a long pass goes in parts of a tenth of a second");
+  split.note(prompt, 1e9);
+  expect(split.parts(prompt) == 300, "a stage at least");
+  const std::vector<Stage> short_pass(3, Stage{{launch(f, {})}});
+  expect(split.parts(std::span(short_pass).first(1)) == 1 && split.parts(std::span(short_pass).first(0)) == 1,
+         "one part");
+}
+
+// -- errors and waiting ----------------------------------------------------------------------------------------------
+
+CommandError error_with(std::int64_t code, const std::string& description = "text") {
+  return {.of_command_buffer = true, .code = code, .description = description, .part = "part 2 of 3"};
+}
+
+void test_errors_have_remedies() {
+  expect(contains(describe(error_with(2)), "pass_seconds") && contains(describe(error_with(2)), "part 2 of 3"),
+         "timeout");
+  expect(contains(describe(error_with(8)), "iogpu.wired_limit_mb"), "out of memory");
+  expect(contains(describe(error_with(14)), "display"), "interactivity by its code");
+  const std::string driver = "(0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)";
+  expect(contains(describe(error_with(1, driver)), "display") && contains(describe(error_with(1, driver)), driver),
+         "interactivity by the driver's text, which is kept");
+  expect(contains(describe(error_with(4)), "restart the process"), "access revoked");
+  CommandError foreign = error_with(2);
+  foreign.of_command_buffer = false;
+  expect(!contains(describe(foreign), "pass_seconds"), "another domain's numbers mean other things");
+  expect(loses_device(error_with(11)) && loses_device(error_with(4)), "lost devices");
+  expect(!loses_device(error_with(2)) && !loses_device(error_with(8)) && !loses_device(foreign), "kept devices");
+}
+
+void test_waiters_are_released() {
+  const auto health = std::make_shared<DeviceHealth>();
+  const auto pass = std::make_shared<PassState>(3, health);
+  std::atomic<int> released = 0;
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 4; ++i) {
+    waiters.emplace_back([&] {
+      PassTicket ticket(pass);
+      const PassResult result = ticket.wait();
+      if (ticket.done() && contains(result.error, "ran too long") && result.gpu_seconds == 0.75) ++released;
+    });
+  }
+  pass->finish_one({.gpu_seconds = 0.25, .error = std::nullopt});
+  pass->finish_one({.gpu_seconds = 0.0, .error = error_with(2)});
+  expect(!pass->done(), "two of three");
+  pass->finish_one({.gpu_seconds = 0.5, .error = error_with(8)});  // the first error is told
+  for (std::thread& waiter : waiters) waiter.join();
+  expect(released == 4 && !health->lost().has_value(), "all waiters have the first error; the device is not lost");
+}
+
+void test_lost_device_and_failed_pass() {
+  const auto health = std::make_shared<DeviceHealth>();
+  PassState pass(1, health);
+  pass.finish_one({.gpu_seconds = 0.0, .error = error_with(11, "gone")});
+  expect(health->lost().has_value() && contains(*health->lost(), "gone"), "the reason is kept");
+  health->lose("later");
+  expect(contains(*health->lost(), "gone"), "the first reason stays");
+  PassState refused(5, health);
+  refused.fail("refused");
+  expect(refused.done() && refused.wait().error == "refused", "a refused pass waits for nothing");
+  refused.finish_one({.gpu_seconds = 1.0, .error = std::nullopt});
+  expect(refused.done() && refused.wait().error == "refused", "a late report changes nothing");
+}
+
+// -- memory and heartbeat --------------------------------------------------------------------------------------------
+
+void test_memory_budget() {
+  const auto budget = std::make_shared<MemoryBudget>(MemoryLimits{.working_set = 10ULL << 30, .buffer = 6ULL << 30});
+  const BudgetShare weights(budget, 5ULL << 30, true, "weights");
+  {
+    const BudgetShare cache(budget, 4ULL << 30, false, "cache");
+    expect(budget->allocated() == 4ULL << 30 && budget->wrapped() == 5ULL << 30, "counts");
+    const std::string text =
+        error_of(ErrorKind::memory_limit, [&] { const BudgetShare more(budget, 3ULL << 29, false, "scratch"); });
+    expect(contains(text, "\"scratch\" needs 1.50 GiB besides the 9.00 GiB") && contains(text, "10.00 GiB"), text);
+    expect(contains(text, "iogpu.wired_limit_mb=11776"), text);  // 10.5 GiB and one more
+  }
+  expect(budget->allocated() == 0, "released");
+  const BudgetShare fits(budget, 5ULL << 30, false, "cache");
+  const std::string text =
+      error_of(ErrorKind::memory_limit, [&] { const BudgetShare big(budget, 7ULL << 30, true, "shard"); });
+  expect(contains(text, "one buffer of Metal holds at most 6.00 GiB") && contains(text, "shard"), text);
+}
+
+void test_heartbeat() {
+  std::atomic<int> beats = 0;
+  {
+    Heartbeat heartbeat([&] { ++beats; }, 2ms, 40ms);
+    std::this_thread::sleep_for(10ms);
+    expect(beats == 0, "no beat before activity");
+    heartbeat.touch();
+    for (int i = 0; i < 500 && beats < 3; ++i) std::this_thread::sleep_for(1ms);
+    expect(beats >= 3, "beats while active");
+    std::this_thread::sleep_for(120ms);
+    const int resting = beats;
+    std::this_thread::sleep_for(30ms);
+    expect(beats == resting, "no beat after the activity has lingered");
+    heartbeat.touch();
+    for (int i = 0; i < 500 && beats == resting; ++i) std::this_thread::sleep_for(1ms);
+    expect(beats > resting, "activity wakes it");
+  }
+  const int ended = beats;
+  std::this_thread::sleep_for(10ms);
+  expect(beats == ended, "no beat after its end");
+}
+
+// -- tensor operations -----------------------------------------------------------------------------------------------
+
+class FakeProbe final : public TensorProbe {
+ public:
+  bool system = true;
+  bool hardware = true;
+  std::string compile_message;
+  std::string test_message;
+  bool test_throws = false;
+  int compiles = 0;
+  int tests = 0;
+
+  [[nodiscard]] bool has_system() override { return system; }
+  [[nodiscard]] bool has_hardware() override { return hardware; }
+  [[nodiscard]] std::string compile() override {
+    ++compiles;
+    return compile_message;
+  }
+  [[nodiscard]] std::string self_test() override {
+    ++tests;
+    if (test_throws) throw Error(ErrorKind::backend, "the pass failed");
+    return test_message;
+  }
+};
+
+void test_order_of_detection() {
+  const Folder folder;
+  const VerdictCache cache(folder.path() / "deep" / "verdicts");
+  const auto decide = [&](FakeProbe& probe, TensorSwitch wanted = TensorSwitch::automatic,
+                          const std::string& key = "macOS\t26.2; M5") {
+    return decide_tensor(probe, wanted, cache, key);
+  };
+  FakeProbe probe;
+  probe.system = false;
+  expect(!decide(probe).enabled && probe.compiles == 0, "an older system compiles nothing");
+  probe.system = true;
+  probe.hardware = false;
+  expect(!decide(probe).enabled && probe.compiles == 0, "an older GPU compiles nothing");
+  expect(!decide(probe, TensorSwitch::off).enabled && probe.compiles == 0, "off");
+  expect(decide(probe, TensorSwitch::on).enabled && probe.compiles == 1 && probe.tests == 1, "on, whatever the GPU");
+  probe = {};
+  probe.compile_message = "a.metal:3: error";
+  expect(contains(decide(probe).reason, "a.metal:3") && probe.tests == 0,
+         "a compiler's message is told, nothing thrown");
+  expect(!decide(probe, TensorSwitch::on).enabled, "on does not help what does not compile");
+  probe = {};
+  expect(decide(probe).enabled && probe.tests == 1, "all is well: tested once");
+  expect(decide(probe).enabled && probe.tests == 1 && probe.compiles == 2, "the verdict is cached, compiling is not");
+  probe.test_message = "row 9";
+  const TensorVerdict wrong = decide(probe, TensorSwitch::automatic, "other GPU");
+  expect(!wrong.enabled && contains(wrong.reason, "row 9") && probe.tests == 2, "a wrong result switches off");
+  probe.test_message.clear();
+  expect(!decide(probe, TensorSwitch::automatic, "other GPU").enabled && probe.tests == 2, "and stays known");
+  probe.test_throws = true;
+  expect(contains(decide(probe, TensorSwitch::automatic, "third").reason, "the pass failed"),
+         "a failed pass switches off");
+}
+
+void test_interrupted_self_test() {
+  const Folder folder;
+  const VerdictCache cache(folder.path() / "verdicts");
+  // While the test runs, the file says that it has not ended: that is what a process finds after a crash in it.
+  class Looking final : public TensorProbe {
+   public:
+    explicit Looking(const VerdictCache& cache) : cache_(cache) {}
+    bool has_system() override { return true; }
+    bool has_hardware() override { return true; }
+    std::string compile() override { return ""; }
+    std::string self_test() override {
+      seen = cache_.find("key");
+      return "";
+    }
+    std::optional<TensorVerdict> seen;
+
+   private:
+    const VerdictCache& cache_;
+  } probe(cache);
+  expect(decide_tensor(probe, TensorSwitch::automatic, cache, "key").enabled, "the test ends well");
+  expect(probe.seen.has_value() && !probe.seen->enabled, "off until the test has ended");
+  std::ofstream(folder.path() / "verdicts") << "no tabs\nkey\tmaybe\tx\n";
+  expect(!cache.find("key").has_value(), "lines of another form count for nothing");
+  expect(parse_tensor_switch(nullptr) == TensorSwitch::automatic && parse_tensor_switch("1") == TensorSwitch::on &&
+             parse_tensor_switch("0") == TensorSwitch::off,
+         "switch");
+  expect(contains(error_of(ErrorKind::config, [] { static_cast<void>(parse_tensor_switch("yes")); }), "yes"),
+         "switch text");
+}
+
+}  // namespace
+}  // namespace lily::device::metal
+
+int main() {
+  using namespace lily::device::metal;
+  const std::vector<std::pair<const char*, void (*)()>> tests = {
+      {"sources are joined", test_sources_are_joined},
+      {"wrong sources are refused", test_wrong_sources_are_refused},
+      {"commands of a pass", test_commands_of_a_pass},
+      {"faults are found", test_faults_are_found},
+      {"split by time", test_split_by_time},
+      {"errors have remedies", test_errors_have_remedies},
+      {"waiters are released", test_waiters_are_released},
+      {"lost device and failed pass", test_lost_device_and_failed_pass},
+      {"memory budget", test_memory_budget},
+      {"heartbeat", test_heartbeat},
+      {"order of detection", test_order_of_detection},
+      {"interrupted self-test", test_interrupted_self_test},
+  };
+  int failures = 0;
+  for (const auto& [name, test] : tests) {
+    try {
+      test();
+    } catch (const std::exception& error) {
+      std::printf("FAILED %s: %s\n", name, error.what());
+      ++failures;
+    }
+  }
+  std::printf("%d of %zu tests failed\n", failures, tests.size());
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,109 @@
+// tests/cpp/test_tensor_self_test.cpp -- the self-test of tensor operations, with the plain kernels in their place on
+// sim: right results pass, and each kind of wrong result is found.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/metal/tensor_self_test.h"
+#include "engine/error.h"
+#ifdef LILY_HAS_SIM
+#include "device/sim.h"
+#endif
+
+#ifdef LILY_HAS_SIM
+namespace lily::device {
+namespace {
+
+// sim under another name of the tensor kernels, which can spoil what they wrote.
+class AliasDevice final : public Device {
+ public:
+  using Spoil = std::function<void(std::span<float> out, std::uint32_t columns)>;
+  explicit AliasDevice(Spoil spoil) : spoil_(std::move(spoil)), sim_(SimOptions{.workers = 2}) {}
+
+  [[nodiscard]] std::string name() const override { return "alias"; }
+  [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
+                                                 std::string label) override {
+    return sim_.allocate(size, storage, std::move(label));
+  }
+  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) override {
+    return sim_.wrap(data, size, std::move(label));
+  }
+  [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
+                                         std::span<const FunctionConstant> constants) override {
+    std::string plain = kernel;
+    const auto at = plain.find("_tensor");
+    is_tensor_ = at != std::string::npos;
+    tensor_kernels_ += is_tensor_ ? 1 : 0;
+    if (is_tensor_) plain.erase(at, std::strlen("_tensor"));
+    return sim_.pipeline(plain, constants);
+  }
+  [[nodiscard]] std::unique_ptr<Ticket> submit(std::span<const Stage> stages) override {
+    auto ticket = sim_.submit(stages);
+    if (is_tensor_ && spoil_) {
+      const Dispatch& dispatch = stages[0].dispatches[0];
+      for (const BufferBinding& binding : dispatch.buffers) {
+        if (binding.index != 4) continue;
+        std::uint32_t rows_out = 0;
+        std::memcpy(&rows_out, dispatch.bytes.data() + 4, sizeof(rows_out));
+        spoil_({reinterpret_cast<float*>(binding.buffer->contents()), binding.buffer->size() / 4}, rows_out);
+      }
+    }
+    return ticket;
+  }
+  [[nodiscard]] std::uint64_t allocated_bytes() const override { return sim_.allocated_bytes(); }
+  [[nodiscard]] int tensor_kernels() const { return tensor_kernels_; }
+
+ private:
+  Spoil spoil_;
+  SimDevice sim_;
+  bool is_tensor_ = false;
+  int tensor_kernels_ = 0;
+};
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+void run() {
+  AliasDevice right({});
+  const std::string nothing = metal::tensor_self_test(right);
+  expect(nothing.empty(), "equal kernels differ: " + nothing);
+  expect(right.tensor_kernels() == 5, "every case runs a tensor kernel");
+
+  AliasDevice wrong_rows([](std::span<float> out, std::uint32_t columns) { out[9 * columns + 3] += 0.05F; });
+  const std::string rows = metal::tensor_self_test(wrong_rows);
+  expect(rows.find("row 9, column 3") != std::string::npos && rows.find("_tensor_") != std::string::npos, rows);
+
+  AliasDevice wrong_edge([](std::span<float> out, std::uint32_t) { out.back() = 0.0F; });
+  expect(!metal::tensor_self_test(wrong_edge).empty(), "an edge that is not written is found");
+
+  AliasDevice not_a_number([](std::span<float> out, std::uint32_t) { out[0] = __builtin_nanf(""); });
+  expect(!metal::tensor_self_test(not_a_number).empty(), "a result that is no number is found");
+
+  AliasDevice coarse([](std::span<float> out, std::uint32_t) {
+    for (float& value : out) value *= 1.0F + 0x1p-9F;  // as if sums were kept in bf16
+  });
+  expect(!metal::tensor_self_test(coarse).empty(), "sums in low precision are found");
+}
+
+}  // namespace
+}  // namespace lily::device
+#endif
+
+int main() {
+#ifdef LILY_HAS_SIM
+  try {
+    lily::device::run();
+  } catch (const std::exception& error) {
+    std::printf("FAILED: %s\n", error.what());
+    return 1;
+  }
+#else
+  std::puts("skipped: this build has no sim device");
+#endif
+  return 0;
+}

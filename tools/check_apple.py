@@ -1,0 +1,316 @@
+"""Checks the Apple-only code where there is no Mac: types, availability and nil by clang, a whole link by ziglang.
+
+python tools/check_apple.py types      # clang 19 or later: every .mm in ARC mode for arm64 macOS 14, then its analyzer
+python tools/check_apple.py link       # ziglang: the whole extension module for aarch64-macos, and what the Mach-O says
+python tools/check_apple.py mistakes   # seeds the mistakes that `types` is for, and fails when one is not found
+
+`types` reads the declarations in tools/check_apple/include, which are ours and hold only what the Metal device uses. The C++
+and C headers of macOS come with ziglang (`pip install ziglang`), as does the linker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "src" / "lily_core"
+DECLARATIONS = ROOT / "tools" / "check_apple" / "include"
+TARGET = "14.0"
+CLANGS = [*(f"clang++-{version}" for version in range(30, 18, -1)), "clang++"]
+WARNINGS = (
+    "-Wall -Wextra -Wshadow -Werror -Wunguarded-availability -Wunguarded-availability-new -Wnullable-to-nonnull-conversion "
+    "-Wnullability-completeness -Wobjc-method-access -Wincompatible-pointer-types -Wdeprecated-declarations"
+).split()
+# libc++ takes these from its build system, which ziglang is.
+LIBCXX = {
+    "_LIBCPP_ABI_VERSION": "1",
+    "_LIBCPP_ABI_NAMESPACE": "__1",
+    "_LIBCPP_HAS_THREADS": "1",
+    "_LIBCPP_HAS_MUSL_LIBC": "0",
+    "_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS": "0",
+    "_LIBCPP_HAS_FILESYSTEM": "1",
+    "_LIBCPP_HAS_RANDOM_DEVICE": "1",
+    "_LIBCPP_HAS_LOCALIZATION": "1",
+    "_LIBCPP_HAS_UNICODE": "1",
+    "_LIBCPP_HAS_WIDE_CHARACTERS": "1",
+    "_LIBCPP_HAS_MONOTONIC_CLOCK": "1",
+    "_LIBCPP_PSTL_BACKEND_SERIAL": "1",
+    "_LIBCPP_HARDENING_MODE": "_LIBCPP_HARDENING_MODE_NONE",
+    "_LIBCPP_ASSERTION_SEMANTIC_DEFAULT": "_LIBCPP_ASSERTION_SEMANTIC_IGNORE",
+}
+# What a Mach-O of ours may take from elsewhere, besides Python, libc++ and libSystem.
+OBJECTIVE_C = re.compile(
+    r"^_(objc_|OBJC_(CLASS|METACLASS)_\$_(MTL\w+|NS\w+)$|NSSearchPathForDirectoriesInDomains$|MTLCreateSystemDefaultDevice$|"
+    r"MTLCopyAllDevices$|MTLCommandBufferErrorDomain$|_NSConcrete(Stack|Global)Block$|_Block_|__CFConstantString|"
+    r"__objc_personality_v0$|__NSConcrete)"
+)
+
+
+class CheckError(Exception):
+    """A check that could not be made, or that failed; the message says which."""
+
+
+def objective_cxx_sources() -> list[Path]:
+    """Every file of the Metal device that only macOS builds."""
+    return sorted([CORE / "device" / "metal.mm", *(CORE / "device" / "metal").glob("*.mm")])
+
+
+def zig_folder() -> Path:
+    """Where ziglang is installed: its `zig` and the headers beside it."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise CheckError("ziglang is not installed: pip install ziglang")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def find_clang() -> str:
+    """The newest clang of this machine, 19 or later."""
+    for name in CLANGS:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        version = subprocess.run([path, "-dumpversion"], capture_output=True, text=True, check=True).stdout
+        if int(version.split(".")[0]) >= 19:
+            return path
+    raise CheckError("clang 19 or later is not installed")
+
+
+def clang_flags(clang: str) -> list[str]:
+    """Objective-C++ in ARC mode for macOS, with macOS's C and C++ headers and our declarations of its frameworks."""
+    resources = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True, check=True).stdout.strip()
+    library = zig_folder() / "lib"
+    system = [library / "libcxx" / "include", library / "libcxxabi" / "include", f"{resources}/include"]
+    system += [library / "libc" / "include" / "any-darwin-any", DECLARATIONS]
+    return [
+        *("-x", "objective-c++", "-std=c++20", "-fobjc-arc", "-fblocks", f"--target=arm64-apple-macos{TARGET}"),
+        *("-nostdinc++", "-nostdlibinc", "-nobuiltininc"),
+        *(flag for folder in system for flag in ("-isystem", str(folder))),
+        *(f"-D{name}={value}" for name, value in LIBCXX.items()),
+        *("-Wno-#warnings", f"-I{CORE}"),
+    ]
+
+
+def run_all(commands: Sequence[Sequence[str]], jobs: int) -> str:
+    """What the commands complained of; a command that fails without a word counts, too."""
+
+    def run(command: Sequence[str]) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        text = done.stdout + done.stderr
+        return text or (f"failed: {' '.join(command)}\n" if done.returncode else "")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return "".join(pool.map(run, commands))
+
+
+def type_findings(sources: Sequence[Path], jobs: int, extra: Sequence[str] = ()) -> str:
+    """Errors and warnings of clang, as one text."""
+    clang = find_clang()
+    flags = [*clang_flags(clang), *WARNINGS, *extra]
+    return run_all([[clang, *flags, "-fsyntax-only", str(source)] for source in sources], jobs)
+
+
+def analyzer_findings(sources: Sequence[Path], jobs: int) -> str:
+    """What the static analyzer finds: nil where nothing may be nil, leaks, dead stores."""
+    clang = find_clang()
+    options = ["--analyze", "-Xclang", "-analyzer-output=text", "-Xclang"]
+    options += ["-analyzer-checker=core,cplusplus,deadcode,nullability,osx"]
+    return run_all([[clang, *clang_flags(clang), *options, str(source)] for source in sources], jobs)
+
+
+def check_types(jobs: int) -> None:
+    """All .mm files are free of findings."""
+    sources = objective_cxx_sources()
+    findings = type_findings(sources, jobs) or analyzer_findings(sources, jobs)
+    if findings:
+        raise CheckError(findings)
+    print(f"{len(sources)} Objective-C++ files: no finding of {find_clang()} or its analyzer")
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+# Each: what it is, the file, a text in it, its replacement, a word of the finding.
+MISTAKES = [
+    ("a selector that does not exist", "encoder.mm", "setBufferOffset:", "setBufferOffsets:", "setBufferOffsets"),
+    ("a newer call without @available", "residency.mm", "class API_AVAILABLE(macos(15.0)) SetResidency", "class SetResidency", "macOS 15"),
+    ("a newer enumerator without @available", "compiler.mm", "  return MTLLanguageVersion3_1;", "  return MTLLanguageVersion3_2;", "macOS 15"),
+    ("nullable passed where nil is not taken", "submission.mm", 'if (encoder == nil) return "Metal made no command encoder";', "", "null"),
+    ("nil passed where it is not taken", "encoder.mm", "static_cast<const MetalPipeline&>(pipeline).metal()", "nil", "null"),
+    ("a block of another type", "submission.mm", "^(id<MTLCommandBuffer> ended)", "^(id<MTLCommandQueue> ended)", "block"),
+    ("an argument of another protocol", "encoder.mm", "static_cast<MetalBuffer&>(buffer).metal()", "encoder_", "MTLBuffer"),
+    ("a retained object written through a wrong error type", "pipeline.mm", "NSError* error = nil;\n  id<MTLFunction>", "NSString* error = nil;\n  id<MTLFunction>", "NSError"),
+    ("an assignment to a read-only property", "submission.mm", 'event.label = @"Lily passes";', "event.label = queue_;", "queue_"),
+]  # fmt: skip
+
+
+def check_mistakes(jobs: int) -> None:
+    """Every seeded mistake is found."""
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (what, name, before, after, word) in enumerate(MISTAKES):
+            text = (CORE / "device" / "metal" / name).read_text()
+            if before not in text:
+                raise CheckError(f"{what}: {name} has no {before!r} any more; seed the mistake anew")
+            spoilt = Path(folder) / f"{number}_{name}"
+            spoilt.write_text(text.replace(before, after, 1))
+            findings = type_findings([spoilt], jobs) or analyzer_findings([spoilt], jobs)
+            if word.lower() not in findings.lower():
+                missed.append(f"{what} ({name}): {findings or 'no finding'}")
+    if missed:
+        raise CheckError("not found:\n" + "\n".join(missed))
+    print(f"{len(MISTAKES)} seeded mistakes: all found")
+
+
+# -- link --------------------------------------------------------------------------------------------------------------
+
+
+def engine_sources() -> list[Path]:
+    """What CMake builds for arm64 macOS, without Objective-C++."""
+    folders = ("engine", "cpu", "gpu", "bind", "device/metal")
+    sources = [path for folder in folders for path in sorted((CORE / folder).glob("*.cpp"))]
+    sources += [CORE / "device" / "open.cpp"]
+    sources += [CORE / "cpu" / "isa" / f"{name}.cpp" for name in ("portable_matmul", "portable_float")]
+    sources += [CORE / "cpu" / "isa" / f"{name}.cpp" for name in ("neon_matmul", "neon_float")]
+    return [path for path in sources if path.name not in ("absent.cpp", "cuda.cpp")]
+
+
+def check_link(jobs: int, keep: Path | None) -> None:
+    """The extension module links for aarch64-macos, and its load commands are those of a good wheel."""
+    try:
+        import nanobind
+    except ImportError as error:
+        raise CheckError("nanobind is not installed: pip install nanobind") from error
+    if keep is None:
+        with tempfile.TemporaryDirectory() as folder:
+            link_module(Path(folder), Path(nanobind.__file__).parent, jobs)
+    else:
+        keep.mkdir(parents=True, exist_ok=True)
+        link_module(keep, Path(nanobind.__file__).parent, jobs)
+
+
+def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
+    """Compiles every source with zig, links them and looks at the result."""
+    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
+    zig = [str(zig_folder() / "zig"), "c++", f"--target=aarch64-macos.{TARGET}"]
+    include = [nanobind / "include", nanobind / "ext" / "robin_map" / "include", sysconfig.get_path("include")]
+    common = ["-O0", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-DLILY_HAS_METAL", f"-I{CORE}"]
+    common += ["-DNB_DOMAIN=lily", "-fno-sanitize=all", "-ffp-contract=off"]
+    if sys.version_info >= (3, 12):  # the stable ABI begins with the headers of 3.12
+        common += ["-DPy_LIMITED_API=0x030C0000"]
+    common += [f"-isystem{path}" for path in include]
+    objects, commands = [], []
+    for source in [*engine_sources(), *objective_cxx_sources(), nanobind / "src" / "nb_combined.cpp"]:
+        made = folder / f"{len(objects)}_{source.stem}.o"
+        flags = ["-march=apple_m1"] if source.stem.startswith("neon_") else []
+        if source.suffix == ".mm":
+            flags += ["-x", "objective-c++", "-fobjc-arc", "-fblocks", f"-isystem{DECLARATIONS}"]
+        flags += [] if nanobind in source.parents else ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
+        objects.append(made)
+        if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+            commands.append([*zig, *common, *flags, "-c", str(source), "-o", str(made)])
+    with ThreadPoolExecutor(jobs) as pool:
+        failures = [text for text in pool.map(lambda command: run_in(command, environment), commands) if text]
+    if failures:
+        raise CheckError("".join(failures))
+    module = folder / "_core.abi3.so"
+    link = [*zig, "-shared", "-Wl,-undefined,dynamic_lookup", *map(str, objects), "-o", str(module)]
+    if problem := run_in(link, environment):
+        raise CheckError(problem)
+    check_module(module)
+
+
+def run_in(command: Sequence[str], environment: dict[str, str]) -> str:
+    """What a command that failed said, else nothing."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return "" if done.returncode == 0 else f"{command[-3]}: {done.stdout}{done.stderr}\n"
+
+
+def check_module(module: Path) -> None:
+    """minos is the deployment target, and no symbol is undefined that macOS or Python would not have."""
+    data = module.read_bytes()
+    minimum, libraries, undefined = read_mach_o(data)
+    if minimum != TARGET:
+        raise CheckError(f"{module.name} needs macOS {minimum}, not {TARGET}")
+    foreign = [name for name in libraries if not name.startswith("/usr/lib/")]
+    if foreign:
+        raise CheckError(f"{module.name} links {', '.join(foreign)}")
+    unknown = [name for name in undefined if not re.match(r"^_Py|^__Py", name) and not OBJECTIVE_C.match(name)]
+    if unknown:
+        raise CheckError(f"{module.name} has undefined symbols: {', '.join(unknown)}")
+    print(f"the module links for macOS {minimum}: {len(data):,} bytes; left to Python and Apple: {len(undefined)} symbols")
+
+
+def read_mach_o(data: bytes) -> tuple[str, list[str], list[str]]:
+    """Minimum system version, linked libraries, and symbols that are looked up in no particular library."""
+    magic, cpu, _, _, commands, *_ = struct.unpack_from("<8I", data)
+    if (magic, cpu) != (0xFEEDFACF, 0x0100000C):
+        raise CheckError("not a 64-bit Mach-O for arm64")
+    minimum, libraries, undefined = "unknown", [], []
+    for command, offset in load_commands(data, commands):
+        if command == 0x32:  # LC_BUILD_VERSION
+            version = struct.unpack_from("<I", data, offset + 12)[0]
+            minimum = f"{version >> 16}.{version >> 8 & 255}"
+        elif command & 0x7FFFFFFF in (0xC, 0x18):  # LC_LOAD_DYLIB, LC_LOAD_WEAK_DYLIB
+            libraries.append(text_at(data, offset + struct.unpack_from("<I", data, offset + 8)[0]))
+        elif command == 0x2:  # LC_SYMTAB
+            undefined = list(dynamic_symbols(data, offset))
+    return minimum, libraries, undefined
+
+
+def load_commands(data: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """(command, offset) of every load command."""
+    offset = 32
+    for _ in range(count):
+        command, size = struct.unpack_from("<2I", data, offset)
+        yield command, offset
+        offset += size
+
+
+def dynamic_symbols(data: bytes, offset: int) -> Iterator[str]:
+    """Undefined symbols of which the linker knew no library."""
+    table, count, strings, _ = struct.unpack_from("<4I", data, offset + 8)
+    for index in range(count):
+        name, kind, _, description, _ = struct.unpack_from("<IBBHQ", data, table + 16 * index)
+        is_undefined = kind & 0x0E == 0 and kind & 0x01 != 0 and kind & 0xE0 == 0
+        if is_undefined and description >> 8 == 0xFE:  # DYNAMIC_LOOKUP_ORDINAL
+            yield text_at(data, strings + name)
+
+
+def text_at(data: bytes, offset: int) -> str:
+    """The text that ends with the next zero byte."""
+    return data[offset : data.index(b"\0", offset)].decode()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checks", nargs="*", choices=["types", "link", "mistakes"], help="all by default")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", type=Path, help="folder for the objects of `link`, used again where nothing changed")
+    arguments = parser.parse_args()
+    checks = arguments.checks or ["types", "mistakes", "link"]
+    try:
+        if "types" in checks:
+            check_types(arguments.jobs)
+        if "mistakes" in checks:
+            check_mistakes(arguments.jobs)
+        if "link" in checks:
+            check_link(arguments.jobs, arguments.keep)
+    except CheckError as error:
+        print(f"check_apple: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
