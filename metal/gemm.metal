@@ -49,7 +49,7 @@ template <int ROWS>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup uint4 left[ROWS * kTileVectors];
-  threadgroup uint4 right[kTileColumns * kTileVectors];
+  threadgroup uint4 right[int(kTileColumns) * int(kTileVectors)];
   const bool is_grouped = kGrouped != 0;
   const GemmBlock block = is_grouped ? grouped_block(group, ROWS, args.rows_out, offsets, block_map, block_count)
                                      : dense_block(group, ROWS, args.rows, args.rows_out);

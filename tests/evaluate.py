@@ -1,6 +1,7 @@
 """Evaluates Lily on lily-tiny: perplexity of the held-out text, accuracy of greedy answers to the skills.
 
-    python tests/evaluate.py [MODEL] [--threads N] [--documents N] [--prompts N] [--json FILE]
+    python tests/evaluate.py [MODEL] [--backend NAME] [--off MECHANISM ...] [--threads N]
+                             [--documents N] [--prompts N] [--json FILE]
 
 MODEL is anything that lily.Model.load takes; "lily-tiny" if left out. Perplexity: every document on its own,
 its first token not counted. Answers are greedy and scored on the text after the thinking block by the
@@ -180,13 +181,16 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default="lily-tiny")
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--off", nargs="*", default=[], help="mechanisms of the GPU engine to switch off")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--documents", type=int, help="how many held-out documents; 0 for none")
     parser.add_argument("--prompts", type=int, help="how many prompts; 0 for none")
     parser.add_argument("--json", type=Path, help="where to write the results with all outputs")
     options = parser.parse_args()
     results: dict[str, Any] = {}
-    with lily.Model.load(options.model, threads=options.threads) as model:
+    switches = None if options.backend == "cpu" else lily.Options().without(*options.off)
+    with lily.Model.load(options.model, backend=options.backend, options=switches, threads=options.threads) as model:
         if options.documents != 0:
             results["perplexity"], results["tokens"] = heldout_perplexity(model, options.documents)
             print(f"perplexity {results['perplexity']:.4f} over {results['tokens']} tokens", flush=True)

@@ -1,22 +1,26 @@
 """Lily, the reference and mlx-lm over lily-tiny's held-out text, teacher-forced: a report of their distances.
 
-    python tests/oracles/heldout.py [MODEL]
+    python tests/oracles/heldout.py [MODEL] [--backend NAME] [--off MECHANISM ...] [--documents N]
 
-MODEL is a copy of lily-tiny in any format that Lily reads; the bundled one if left out. The values of the
+MODEL is a copy of lily-tiny in any format that Lily reads; the bundled one if left out. --off switches mechanisms of
+the GPU engine off ("all": every one). The values of the
 reference and of mlx-lm are stored ones; golden/make_golden.py makes them.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden.make_golden import Golden, load
+from lily.options import Options
 from oracles.compare import Distance, distance
 from oracles.under_test import lily_model, score
 
@@ -33,17 +37,27 @@ def between(documents: Sequence[Golden], expected: Sequence[Golden]) -> Distance
     )
 
 
-def lily_run(source: str | Path, documents: Sequence[Golden]) -> list[Golden]:
-    """Lily over the texts of the documents."""
-    with lily_model(source) as model:
+def lily_run(source: str | Path, documents: Sequence[Golden], **options: Any) -> list[Golden]:
+    """Lily over the texts of the documents; `options` are of `lily.Model.load`."""
+    with lily_model(source, **options) as model:
         return [Golden(document.ids, *score(model, document.ids)) for document in documents]
 
 
 def main() -> None:
-    source = sys.argv[1] if len(sys.argv) > 1 else "lily-tiny"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", default="lily-tiny")
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--off", nargs="*", default=[])
+    parser.add_argument("--documents", type=int, help="the first so many only")
+    given = parser.parse_args()
+    options: dict[str, Any] = {"backend": given.backend}
+    if given.off:
+        options["options"] = Options.all_off() if given.off == ["all"] else Options().without(*given.off)
     reference, mlx = load("reference"), load("mlx")
-    lily = lily_run(source, reference)
-    few = len(mlx)
+    reference = reference[: given.documents]
+    lily = lily_run(given.model, reference, **options)
+    few = min(len(mlx), len(lily))
+    mlx = mlx[:few]
     print(f"lily, whole text, from the reference:      {between(lily, reference)}")
     print(f"lily, {few} documents, from the reference:    {between(lily[:few], reference[:few])}")
     print(f"mlx-lm, {few} documents, from the reference:  {between(mlx, reference[:few])}")

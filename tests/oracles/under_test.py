@@ -14,11 +14,11 @@ THREADS = 2
 
 
 @contextmanager
-def lily_model(source: str | Path, threads: int = THREADS) -> Iterator[Any]:
+def lily_model(source: str | Path, threads: int = THREADS, **options: Any) -> Iterator[Any]:
     """A loaded model, closed at the end."""
     import lily
 
-    model = lily.Model.load(str(source), threads=threads)
+    model = lily.Model.load(str(source), threads=threads, **{"backend": "cpu", **options})
     try:
         yield model
     finally:
