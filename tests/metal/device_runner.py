@@ -51,13 +51,22 @@ def sim(**options: Any) -> Any:
     """A sim device with these options, made once: ``sim(checked=True, order="random", seed=3)``.
 
     With ``LILY_KERNELS=gemv,norm`` in the environment the library is built from metal/gemv.metal and metal/norm.metal
-    alone, for work on a few kernels; else it is the one of Lily's own build.
+    alone, for work on a few kernels; else it is the one of Lily's own build. With ``LILY_TEST_DEVICE=cuda`` it is the
+    GPU, whatever the options: the tests then run each kernel several times there and compare the bits.
     """
     names = os.environ.get("LILY_KERNELS")
-    if names and "library" not in options:
-        sources = [ROOT / "metal" / f"{name}.metal" for name in names.split(",")]
+    sources = [ROOT / "metal" / f"{name}.metal" for name in names.split(",")] if names else []
+    if os.environ.get("LILY_TEST_DEVICE", "sim") == "cuda":
+        return cuda(str(build_cuda(sources)) if sources else "")
+    if sources and "library" not in options:
         options["library"] = str(build(sources, bool(options.get("checked"))))
     return _core.device.SimDevice(**options)
+
+
+@functools.cache
+def cuda(library: str = "") -> Any:
+    """The GPU, with the kernels of this folder, made once."""
+    return _core.device.CudaDevice(library=library)
 
 
 def build(sources: Sequence[Path], checked: bool) -> Path:
@@ -69,6 +78,17 @@ def build(sources: Sequence[Path], checked: bool) -> Path:
     flavour = "checked" if checked else "fast"
     folder = ROOT / "build" / "kernels" / "-".join(path.stem for path in sources) / flavour
     return build_library(sources, folder, checked)
+
+
+def build_cuda(sources: Sequence[Path]) -> Path:
+    """Translates these .metal files alone for the cuda device."""
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tools"))
+    from msl.build_library import default_compiler
+    from msl.cuda_library import build_cuda_library
+
+    folder = ROOT / "build" / "kernels" / "-".join(path.stem for path in sources) / "cuda"
+    return build_cuda_library(sources, folder, default_compiler(), [ROOT / "metal"])
 
 
 def pack(*values: float) -> bytes:

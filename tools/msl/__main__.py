@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from .build_library import ROOT, build_library
+from .cuda_library import build_cuda_library
 from .line_table import line_table
 from .lint import lint
 from .preprocess import preprocess
@@ -39,6 +40,11 @@ def main() -> int:
     build.add_argument("sources", nargs="+", type=Path)
     build.add_argument("-o", "--output", type=Path, required=True, help="folder for the library and its objects")
     build.add_argument("--checked", action="store_true")
+    cuda = commands.add_parser("cuda", help="make the folder of kernels of the cuda device")
+    cuda.add_argument("sources", nargs="+", type=Path)
+    cuda.add_argument("-o", "--output", type=Path, required=True)
+    cuda.add_argument("--compiler", default="g++", help="compiler whose preprocessor is used")
+    cuda.add_argument("-I", dest="include", action="append", type=Path, default=[])
     check = commands.add_parser("lint", help="check .metal files with clang")
     check.add_argument("sources", nargs="+", type=Path)
     check.add_argument("-I", dest="include", action="append", type=Path, default=[])
@@ -50,6 +56,9 @@ def main() -> int:
             findings = lint(arguments.sources, [*arguments.include, ROOT / "metal"])
             sys.stdout.write("".join(f"{finding}\n" for finding in findings))
             return 1 if findings else 0
+        elif arguments.command == "cuda":
+            include = [*arguments.include, ROOT / "metal"]
+            build_cuda_library(arguments.sources, arguments.output, arguments.compiler, include)
         elif arguments.command == "build":
             library = build_library(arguments.sources, arguments.output, arguments.checked)
             sys.stdout.write(f"{library}\n")

@@ -46,6 +46,12 @@ Bytes contents(const std::shared_ptr<Buffer>& buffer) {
   return Bytes(buffer->contents(), {static_cast<std::size_t>(buffer->size())}, capsule);
 }
 
+nb::bytes read(Buffer& buffer, std::uint64_t offset, std::uint64_t size) {
+  std::vector<std::byte> bytes(size);
+  buffer.read(offset, bytes);
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
 // Slot index and whether the kernel may write it.
 std::vector<std::pair<std::uint32_t, bool>> slots(const Pipeline& pipeline) {
   std::vector<std::pair<std::uint32_t, bool>> pairs;
@@ -142,7 +148,15 @@ void bind_device(nb::module_& module) {
   nb::class_<Buffer>(devices, "Buffer")
       .def_prop_ro("size", &Buffer::size)
       .def_prop_ro("label", &Buffer::label)
-      .def("contents", &contents, "The bytes of a shared buffer, as a writable view.");
+      .def("contents", &contents, "The bytes of a shared buffer, as a writable view.")
+      .def("read", &read, "offset"_a, "size"_a)
+      .def(
+          "write",
+          [](Buffer& buffer, std::uint64_t offset, const nb::bytes& values) {
+            buffer.write(offset, {static_cast<const std::byte*>(values.data()), values.size()});
+          },
+          "offset"_a, "values"_a)
+      .def("clear", &Buffer::clear);
   nb::class_<Pipeline>(devices, "Pipeline")
       .def_prop_ro("name", &Pipeline::name)
       .def_prop_ro("max_threads_per_threadgroup", &Pipeline::max_threads_per_threadgroup)
@@ -180,6 +194,9 @@ void bind_device(nb::module_& module) {
            "Runs lists of dispatches, one list a stage; returns the seconds it took and the error, empty for none.");
   bind_metal(devices);
   bind_inspecting_device(devices);
+#ifdef LILY_HAS_CUDA
+  bind_cuda(devices);
+#endif
 #ifdef LILY_HAS_SIM
   bind_sim(devices);
 #endif

@@ -2,6 +2,9 @@
 #include "device/open.h"
 
 #include "engine/error.h"
+#ifdef LILY_HAS_CUDA
+#include "device/cuda.h"
+#endif
 #ifdef LILY_HAS_METAL
 #include "device/metal.h"
 #endif
@@ -16,6 +19,9 @@ std::vector<std::string> available_devices() {
 #ifdef LILY_HAS_METAL
   if (has_metal()) names.emplace_back("metal");
 #endif
+#ifdef LILY_HAS_CUDA
+  names.emplace_back("cuda");
+#endif
 #ifdef LILY_HAS_SIM
   names.emplace_back("sim");
 #endif
@@ -25,6 +31,9 @@ std::vector<std::string> available_devices() {
 std::shared_ptr<Device> open(const std::string& name) {
 #ifdef LILY_HAS_METAL
   if (name == "metal") return open_metal();
+#endif
+#ifdef LILY_HAS_CUDA
+  if (name == "cuda") return std::make_shared<CudaDevice>(CudaOptions{});
 #endif
 #ifdef LILY_HAS_SIM
   if (name == "sim") return std::make_shared<SimDevice>(SimOptions{});

@@ -1,7 +1,8 @@
 // device/msl/base.h -- the ground of the Metal vocabulary for C++ compilers: scalar types, traits, bit casts.
 //
 // These headers include no standard header on purpose: a name that Metal lacks must stay unknown in kernels here, too.
-// LILY_FN marks every function; the device's own umbrella header (lily_msl.h) defines it.
+// LILY_FN marks every function; the device's own umbrella header (lily_msl.h) defines it, and what else a compiler's
+// built-ins differ in.
 #pragma once
 
 #define METAL_FUNC LILY_FN
@@ -22,8 +23,8 @@ using uint64_t = unsigned long;
 using size_t = unsigned long;
 #endif
 
-#define INFINITY __builtin_inff()
-#define NAN __builtin_nanf("")
+#define INFINITY LILY_INFINITY
+#define NAN LILY_NAN
 #define FLT_MAX 3.40282347e+38f
 #define FLT_MIN 1.17549435e-38f
 #define FLT_EPSILON 1.19209290e-7f
@@ -105,7 +106,7 @@ template <class T>
 struct numeric_limits;
 template <>
 struct numeric_limits<float> {
-  LILY_FN static constexpr float infinity() { return __builtin_huge_valf(); }
+  LILY_FN static constexpr float infinity() { return LILY_INFINITY; }
   LILY_FN static constexpr float max() { return FLT_MAX; }
   LILY_FN static constexpr float lowest() { return -FLT_MAX; }
 };

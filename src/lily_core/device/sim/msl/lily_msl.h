@@ -2,6 +2,8 @@
 #pragma once
 
 #define LILY_FN inline __attribute__((always_inline))
+#define LILY_INFINITY __builtin_inff()
+#define LILY_NAN __builtin_nanf("")
 #define LILY_MEMCPY __builtin_memcpy
 #define LILY_BUILTIN(function) __builtin_##function
 #define LILY_RSQRT(x) (1.0f / __builtin_sqrtf(x))

@@ -1,0 +1,125 @@
+// device/cuda.cpp -- buffers, pipelines and passes of the cuda device.
+#include "device/cuda.h"
+
+#include <utility>
+
+#include "device/cuda/cuda_buffer.h"
+#include "device/cuda/cuda_pipeline.h"
+#include "device/cuda/cuda_ticket.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/graph_cache.h"
+#include "device/cuda/host_transfer.h"
+#include "device/cuda/kernel_compiler.h"
+#include "device/cuda/launch_list.h"
+#include "engine/error.h"
+
+namespace lily::device {
+
+CudaDevice::CudaDevice(CudaOptions options)
+    : options_(std::move(options)),
+      context_(std::make_shared<const cuda::Context>(cuda::Driver::load())),
+      transfer_(std::make_shared<cuda::HostTransfer>(context_)),
+      allocated_(std::make_shared<std::atomic<std::uint64_t>>(0)),
+      fate_(std::make_shared<cuda::SharedFate>()),
+      compiler_(std::make_unique<cuda::KernelCompiler>(options_.library, options_.cache, context_->architecture())),
+      graphs_(std::make_unique<cuda::GraphCache>(context_)) {
+  const cuda::Context::Use use(*context_);
+  context_->driver().check(context_->driver().create_stream(&stream_, cuda::kNonBlockingStream), "making a stream");
+}
+
+CudaDevice::~CudaDevice() {
+  const cuda::Context::Use use(*context_);
+  context_->driver().synchronize_stream(stream_);
+  graphs_.reset();
+  pipelines_.clear();
+  context_->driver().destroy_stream(stream_);
+}
+
+std::string CudaDevice::name() const { return "cuda, " + context_->gpu_name(); }
+
+std::shared_ptr<Buffer> CudaDevice::allocate(std::uint64_t size, BufferStorage storage, std::string label) {
+  return std::make_shared<cuda::CudaBuffer>(context_, transfer_, allocated_, size, storage, std::move(label));
+}
+
+std::shared_ptr<Buffer> CudaDevice::wrap(const std::byte* data, std::uint64_t size, std::string label) {
+  auto buffer = std::make_shared<cuda::CudaBuffer>(context_, transfer_, allocated_, size, BufferStorage::private_,
+                                                   std::move(label));
+  cuda::HostTransfer::Progress progress;
+  if (options_.on_upload) {
+    progress = [&](std::size_t done, std::size_t total) { options_.on_upload(buffer->label(), done, total); };
+  }
+  transfer_->upload(buffer->address(), data, size, progress);
+  return buffer;
+}
+
+const Pipeline& CudaDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
+  const std::lock_guard lock(mutex_);
+  const cuda::KernelEntry& entry = compiler_->library().find(kernel);
+  std::string key = kernel;
+  for (const FunctionConstant& constant : constants) {
+    if (!entry.constants.contains(constant.index)) continue;
+    key.append(",").append(std::to_string(constant.index)).append("=").append(std::to_string(constant.value));
+  }
+  auto found = pipelines_.find(key);
+  if (found == pipelines_.end()) {
+    auto made = std::make_unique<cuda::CudaPipeline>(context_, entry, compiler_->start(entry, constants));
+    found = pipelines_.emplace(key, std::move(made)).first;
+  }
+  return *found->second;
+}
+
+std::vector<std::string> CudaDevice::kernel_names() const { return compiler_->library().names(); }
+
+void CudaDevice::launch_one_by_one(cuda::LaunchList& list) {
+  const cuda::Driver& driver = context_->driver();
+  const auto launches = list.launches();
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const cuda::Launch& launch = launches[i];
+    cuda::Result result = driver.launch(launch.function, launch.grid.x, launch.grid.y, launch.grid.z, launch.threads, 1,
+                                        1, launch.threadgroup_bytes, stream_, list.parameters(i), nullptr);
+    if (result == cuda::kSuccess && options_.synchronous) result = driver.synchronize_stream(stream_);
+    driver.check(result, "running kernel " + launch.pipeline->name());
+  }
+}
+
+std::unique_ptr<Ticket> CudaDevice::start(std::span<const Stage> stages) {
+  const cuda::Driver& driver = context_->driver();
+  cuda::LaunchList list(stages);
+  auto ticket = std::make_unique<cuda::CudaTicket>(context_, fate_);
+  for (cuda::CudaBuffer* buffer : list.shared_used()) {
+    if (!buffer->take_changed()) continue;
+    driver.check(driver.copy_to_device(buffer->address(), buffer->host_copy(), buffer->size(), stream_),
+                 "copying '" + buffer->label() + "' to the GPU");
+  }
+  cuda::GraphExecHandle* graph = options_.synchronous ? nullptr : graphs_->find(list);
+  ticket->begin().record(stream_);
+  if (graph != nullptr) {
+    driver.check(driver.launch_graph(graph, stream_), "starting a pass");
+  } else {
+    launch_one_by_one(list);
+  }
+  ticket->kernels_done().record(stream_);
+  for (cuda::CudaBuffer* buffer : list.shared_written()) {
+    driver.check(driver.copy_to_host(buffer->host_copy(), buffer->address(), buffer->size(), stream_),
+                 "copying '" + buffer->label() + "' from the GPU");
+  }
+  ticket->end().record(stream_);
+  return ticket;
+}
+
+std::unique_ptr<Ticket> CudaDevice::submit(std::span<const Stage> stages) {
+  const std::lock_guard lock(mutex_);
+  {
+    const std::lock_guard fate_lock(fate_->mutex);
+    if (!fate_->lost.empty()) return std::make_unique<cuda::FailedTicket>(fate_->lost);
+  }
+  const cuda::Context::Use use(*context_);
+  try {
+    return start(stages);
+  } catch (const std::exception& error) {
+    context_->driver().synchronize_stream(stream_);  // kernels that did start use memory that the caller may free
+    return std::make_unique<cuda::FailedTicket>(error.what());
+  }
+}
+
+}  // namespace lily::device

@@ -1,0 +1,66 @@
+// device/cuda/cuda_ticket.h -- a pass in flight on the GPU.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "device/cuda/driver.h"
+#include "device/device.h"
+
+namespace lily::device::cuda {
+
+// An event of a stream.
+class Event {
+ public:
+  explicit Event(std::shared_ptr<const Context> context);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(StreamHandle* stream);
+  [[nodiscard]] EventHandle* handle() const { return handle_; }
+
+ private:
+  std::shared_ptr<const Context> context_;
+  EventHandle* handle_ = nullptr;
+};
+
+// What a kernel's fault does to everything after it: CUDA ends the context.
+struct SharedFate {
+  std::mutex mutex;
+  std::string lost;  // empty: alive
+};
+
+class CudaTicket final : public Ticket {
+ public:
+  CudaTicket(std::shared_ptr<const Context> context, std::shared_ptr<SharedFate> fate);
+
+  [[nodiscard]] Event& begin() { return begin_; }
+  [[nodiscard]] Event& kernels_done() { return kernels_done_; }
+  [[nodiscard]] Event& end() { return end_; }
+
+  [[nodiscard]] bool done() override;
+  PassResult wait() override;
+
+ private:
+  std::shared_ptr<const Context> context_;
+  std::shared_ptr<SharedFate> fate_;
+  Event begin_, kernels_done_, end_;
+  std::mutex mutex_;
+  std::optional<PassResult> result_;
+};
+
+// A pass that did not start.
+class FailedTicket final : public Ticket {
+ public:
+  explicit FailedTicket(std::string error) : error_(std::move(error)) {}
+  [[nodiscard]] bool done() override { return true; }
+  PassResult wait() override { return {.gpu_seconds = 0.0, .error = error_}; }
+
+ private:
+  std::string error_;
+};
+
+}  // namespace lily::device::cuda
