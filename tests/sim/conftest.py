@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,7 +21,15 @@ MakeDevice = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def make_device() -> MakeDevice:
-    """``make_device(checked=True, order="random")``: a sim device with the test kernels."""
+    """``make_device(checked=True, order="random")``: a sim device with the test kernels.
+
+    With ``LILY_TEST_DEVICE=cuda`` the GPU, whatever the options: for test_sim_vocabulary.py and test_sim_tile.py.
+    """
+    if os.environ.get("LILY_TEST_DEVICE") == "cuda":
+        from device_runner import build_cuda, cuda
+
+        library = str(build_cuda(sorted((HERE / "kernels").glob("*.metal"))))
+        return lambda **options: cuda(library)
     if not hasattr(_core.device, "SimDevice"):
         pytest.skip("this build has no sim device")
     if shutil.which("g++") is None:
