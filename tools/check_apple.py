@@ -4,8 +4,8 @@ python tools/check_apple.py types      # clang 19 or later: every .mm in ARC mod
 python tools/check_apple.py link       # ziglang: the whole extension module for aarch64-macos, and what the Mach-O says
 python tools/check_apple.py mistakes   # seeds the mistakes that `types` is for, and fails when one is not found
 
-`types` reads the declarations in tools/check_apple/include, which are ours and hold only what the Metal device uses. The C++
-and C headers of macOS come with ziglang (`pip install ziglang`), as does the linker.
+`types` reads the declarations in tools/check_apple/include, which are ours and hold only what the Metal device uses.
+The C and C++ headers of macOS come with ziglang (`pip install ziglang`), as does the linker.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,10 +30,11 @@ CORE = ROOT / "src" / "lily_core"
 DECLARATIONS = ROOT / "tools" / "check_apple" / "include"
 TARGET = "14.0"
 CLANGS = [*(f"clang++-{version}" for version in range(30, 18, -1)), "clang++"]
-WARNINGS = (
-    "-Wall -Wextra -Wshadow -Werror -Wunguarded-availability -Wunguarded-availability-new -Wnullable-to-nonnull-conversion "
-    "-Wnullability-completeness -Wobjc-method-access -Wincompatible-pointer-types -Wdeprecated-declarations"
-).split()
+WARNINGS = [
+    *("-Wall", "-Wextra", "-Wshadow", "-Werror", "-Wunguarded-availability", "-Wunguarded-availability-new"),
+    *("-Wnullable-to-nonnull-conversion", "-Wnullability-completeness", "-Wobjc-method-access"),
+    *("-Wincompatible-pointer-types", "-Wdeprecated-declarations"),
+]
 # libc++ takes these from its build system, which ziglang is.
 LIBCXX = {
     "_LIBCPP_ABI_VERSION": "1",
@@ -89,7 +91,9 @@ def find_clang() -> str:
 
 def clang_flags(clang: str) -> list[str]:
     """Objective-C++ in ARC mode for macOS, with macOS's C and C++ headers and our declarations of its frameworks."""
-    resources = subprocess.run([clang, "-print-resource-dir"], capture_output=True, text=True, check=True).stdout.strip()
+    resources = subprocess.run(
+        [clang, "-print-resource-dir"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     library = zig_folder() / "lib"
     system = [library / "libcxx" / "include", library / "libcxxabi" / "include", f"{resources}/include"]
     system += [library / "libc" / "include" / "any-darwin-any", DECLARATIONS]
@@ -140,33 +144,105 @@ def check_types(jobs: int) -> None:
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
-# Each: what it is, the file, a text in it, its replacement, a word of the finding.
+
+@dataclass(frozen=True)
+class Mistake:
+    """A text of a file of the Metal device, what to make of it, and a word of the finding."""
+
+    what: str
+    file: str
+    before: str
+    after: str
+    finding: str
+
+
 MISTAKES = [
-    ("a selector that does not exist", "encoder.mm", "setBufferOffset:", "setBufferOffsets:", "setBufferOffsets"),
-    ("a newer call without @available", "residency.mm", "class API_AVAILABLE(macos(15.0)) SetResidency", "class SetResidency", "macOS 15"),
-    ("a newer enumerator without @available", "compiler.mm", "  return MTLLanguageVersion3_1;", "  return MTLLanguageVersion3_2;", "macOS 15"),
-    ("nullable passed where nil is not taken", "submission.mm", 'if (encoder == nil) return "Metal made no command encoder";', "", "null"),
-    ("nil passed where it is not taken", "encoder.mm", "static_cast<const MetalPipeline&>(pipeline).metal()", "nil", "null"),
-    ("a block of another type", "submission.mm", "^(id<MTLCommandBuffer> ended)", "^(id<MTLCommandQueue> ended)", "block"),
-    ("an argument of another protocol", "encoder.mm", "static_cast<MetalBuffer&>(buffer).metal()", "encoder_", "MTLBuffer"),
-    ("a retained object written through a wrong error type", "pipeline.mm", "NSError* error = nil;\n  id<MTLFunction>", "NSString* error = nil;\n  id<MTLFunction>", "NSError"),
-    ("an assignment to a read-only property", "submission.mm", 'event.label = @"Lily passes";', "event.label = queue_;", "queue_"),
-]  # fmt: skip
+    Mistake(
+        "a selector that does not exist",
+        "encoder.mm",
+        "setBufferOffset:",
+        "setBufferOffsets:",
+        "setBufferOffsets",
+    ),
+    Mistake(
+        "a newer call without @available",
+        "residency.mm",
+        "class API_AVAILABLE(macos(15.0)) SetResidency",
+        "class SetResidency",
+        "macOS 15",
+    ),
+    Mistake(
+        "a newer enumerator without @available",
+        "compiler.mm",
+        "  return MTLLanguageVersion3_1;",
+        "  return MTLLanguageVersion3_2;",
+        "macOS 15",
+    ),
+    Mistake(
+        "nullable passed where nil is not taken",
+        "submission.mm",
+        'if (encoder == nil) return "Metal made no command encoder";',
+        "",
+        "null",
+    ),
+    Mistake(
+        "nil passed where it is not taken",
+        "encoder.mm",
+        "static_cast<const MetalPipeline&>(pipeline).metal()",
+        "nil",
+        "null",
+    ),
+    Mistake(
+        "a block of another type",
+        "submission.mm",
+        "^(id<MTLCommandBuffer> ended)",
+        "^(id<MTLCommandQueue> ended)",
+        "block",
+    ),
+    Mistake(
+        "an argument of another protocol",
+        "encoder.mm",
+        "static_cast<MetalBuffer&>(buffer).metal()",
+        "encoder_",
+        "MTLBuffer",
+    ),
+    Mistake(
+        "an error of another class",
+        "pipeline.mm",
+        "NSError* error = nil;\n  id<MTLFunction>",
+        "NSString* error = nil;\n  id<MTLFunction>",
+        "NSError",
+    ),
+    Mistake(
+        "a property of another type",
+        "submission.mm",
+        'event.label = @"Lily passes";',
+        "event.label = queue_;",
+        "queue_",
+    ),
+    Mistake(
+        "a property that does not exist",
+        "submission.mm",
+        "commands.GPUEndTime",
+        "commands.GPUStopTime",
+        "GPUStopTime",
+    ),
+]
 
 
 def check_mistakes(jobs: int) -> None:
     """Every seeded mistake is found."""
     missed = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, (what, name, before, after, word) in enumerate(MISTAKES):
-            text = (CORE / "device" / "metal" / name).read_text()
-            if before not in text:
-                raise CheckError(f"{what}: {name} has no {before!r} any more; seed the mistake anew")
-            spoilt = Path(folder) / f"{number}_{name}"
-            spoilt.write_text(text.replace(before, after, 1))
+        for number, mistake in enumerate(MISTAKES):
+            text = (CORE / "device" / "metal" / mistake.file).read_text()
+            if mistake.before not in text:
+                raise CheckError(f"{mistake.what}: {mistake.file} has no {mistake.before!r} any more; seed it anew")
+            spoilt = Path(folder) / f"{number}_{mistake.file}"
+            spoilt.write_text(text.replace(mistake.before, mistake.after, 1))
             findings = type_findings([spoilt], jobs) or analyzer_findings([spoilt], jobs)
-            if word.lower() not in findings.lower():
-                missed.append(f"{what} ({name}): {findings or 'no finding'}")
+            if mistake.finding.lower() not in findings.lower():
+                missed.append(f"{mistake.what} ({mistake.file}): {findings or 'no finding'}")
     if missed:
         raise CheckError("not found:\n" + "\n".join(missed))
     print(f"{len(MISTAKES)} seeded mistakes: all found")
@@ -211,13 +287,14 @@ def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
     common += [f"-isystem{path}" for path in include]
     objects, commands = [], []
     for source in [*engine_sources(), *objective_cxx_sources(), nanobind / "src" / "nb_combined.cpp"]:
-        made = folder / f"{len(objects)}_{source.stem}.o"
+        place = source.relative_to(CORE) if CORE in source.parents else Path(source.name)
+        made = folder / ("-".join(place.parts) + ".o")
         flags = ["-march=apple_m1"] if source.stem.startswith("neon_") else []
         if source.suffix == ".mm":
             flags += ["-x", "objective-c++", "-fobjc-arc", "-fblocks", f"-isystem{DECLARATIONS}"]
         flags += [] if nanobind in source.parents else ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
         objects.append(made)
-        if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        if not made.exists() or made.stat().st_size == 0 or made.stat().st_mtime < source.stat().st_mtime:
             commands.append([*zig, *common, *flags, "-c", str(source), "-o", str(made)])
     with ThreadPoolExecutor(jobs) as pool:
         failures = [text for text in pool.map(lambda command: run_in(command, environment), commands) if text]
@@ -248,7 +325,9 @@ def check_module(module: Path) -> None:
     unknown = [name for name in undefined if not re.match(r"^_Py|^__Py", name) and not OBJECTIVE_C.match(name)]
     if unknown:
         raise CheckError(f"{module.name} has undefined symbols: {', '.join(unknown)}")
-    print(f"the module links for macOS {minimum}: {len(data):,} bytes; left to Python and Apple: {len(undefined)} symbols")
+    print(
+        f"the module links for macOS {minimum}: {len(data):,} bytes; left to Python and Apple: {len(undefined)} symbols"
+    )
 
 
 def read_mach_o(data: bytes) -> tuple[str, list[str], list[str]]:
@@ -283,7 +362,7 @@ def dynamic_symbols(data: bytes, offset: int) -> Iterator[str]:
     for index in range(count):
         name, kind, _, description, _ = struct.unpack_from("<IBBHQ", data, table + 16 * index)
         is_undefined = kind & 0x0E == 0 and kind & 0x01 != 0 and kind & 0xE0 == 0
-        if is_undefined and description >> 8 == 0xFE:  # DYNAMIC_LOOKUP_ORDINAL
+        if is_undefined and description >> 8 in (0, 0xFE):  # no library, as the linkers write it
             yield text_at(data, strings + name)
 
 

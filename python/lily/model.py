@@ -87,6 +87,7 @@ class Model:
         threads: int | None = None,
         memory_limit: int | None = None,
         prefill_chunk: int | None = None,
+        weights: str = "mmap",
         cpu_isa: str | None = None,
         kv_cache_type: str = "float16",
         prefix_cache_bytes: int | None = None,
@@ -111,14 +112,17 @@ class Model:
         options : Options, optional
             Switches of the GPU engine, all on by default. The CPU backend has none.
         max_context : int, optional
-            Most tokens of a session; the config's max_position_embeddings by default. Memory for the KV cache grows
-            as it is used.
+            Most tokens of a session; the config's max_position_embeddings by default, or what a GPU's memory has room
+            for. Memory for the KV cache grows as it is used.
         threads : int, optional
             CPU threads; one for each physical core by default.
         memory_limit : int, optional
             Bytes. Refuse to load when the plan for `max_context` exceeds them.
         prefill_chunk : int, optional
             Tokens of a prompt computed at once; bounds the working memory and the time until Ctrl-C is seen.
+        weights : {"mmap", "read"}
+            "mmap" uses the files' pages where the system keeps them: loading is immediate, and pages may be dropped
+            and read again when memory is short. "read" reads the files into memory that stays.
         cpu_isa : str, optional
             Kernels of one instruction set ("portable", "avx2", "avx512", ...); the environment's LILY_CPU_ISA or the
             best one by default.
@@ -143,7 +147,7 @@ class Model:
         CheckpointError, ConfigError
             The files are missing, damaged or not supported; the message names the file, the tensor and the remedy.
         MemoryLimitError
-            The plan exceeds `memory_limit`; nothing was loaded.
+            The plan exceeds `memory_limit`, or what the GPU should hold at most; nothing was loaded.
         MissingExtraError
             A Hub id was given and huggingface_hub is not installed.
         BackendError
@@ -166,6 +170,7 @@ class Model:
         engine_options.threads = _positive("threads", threads)
         engine_options.max_context = _positive("max_context", max_context)
         engine_options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
+        engine_options.weights = _text("weights", weights)
         engine_options.cpu_isa = _text("cpu_isa", cpu_isa or "")
         engine_options.kv_cache_type = _text("kv_cache_type", kv_cache_type)
         if options is not None:
@@ -186,6 +191,8 @@ class Model:
             if chosen == "cpu"
             else f"{chosen} backend",
         )
+        if max_context is None and native.options.max_context < longest:
+            logger.info("max_context is %d: the GPU's memory has room for no more", native.options.max_context)
         model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)
         if prefix_cache_dir is not None:
             model._cache._attach(DiskTier(model, Path(prefix_cache_dir), disk_bytes))

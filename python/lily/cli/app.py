@@ -11,11 +11,13 @@ from lily._version import __version__
 from lily.cli.ablate import ablate
 from lily.cli.bench import bench
 from lily.cli.chat import chat
+from lily.cli.doctor import doctor
 from lily.cli.generate import generate
 from lily.cli.info import info
 from lily.cli.perplexity import perplexity
 from lily.cli.serve import serve
 from lily.cli.step_report import step_report
+from lily.cli.verify import verify
 
 __all__ = ["run"]
 
@@ -28,6 +30,8 @@ Examples:
   lily info ./Qwen3.6-35B-A3B-4bit       what a checkpoint holds and needs
   lily bench                             how fast it runs here
   lily serve                             serve it with the OpenAI and Anthropic APIs
+  lily doctor                            what this machine has, and what would be used
+  lily verify                            check that it computes what it should
 """
 
 app = typer.Typer(
@@ -40,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (ablate, bench, chat, generate, info, perplexity, serve, step_report):
+for _command in (ablate, bench, chat, doctor, generate, info, perplexity, serve, step_report, verify):
     app.command(epilog=_command.epilog)(_command.function)
 
 
