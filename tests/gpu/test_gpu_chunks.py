@@ -40,9 +40,9 @@ def test_chunks_grow_again_at_most_twofold(checkpoint: Path) -> None:
 
 
 def test_results_do_not_depend_on_the_limit(checkpoint: Path, model: lily.Model) -> None:
-    with model_on(deferred_device(), checkpoint, options=lily.Options(pass_seconds=0.0005), prefill_chunk=256) as late:
-        with late.session() as session:
-            got = np.array(session.prefill(PROMPT))
+    options = lily.Options(pass_seconds=0.0005)
+    with model_on(deferred_device(), checkpoint, options=options, prefill_chunk=256) as late, late.session() as session:
+        got = np.array(session.prefill(PROMPT))
     with (
         lily.Model.load(model.checkpoint.directory, backend="sim", prefill_chunk=64) as other,
         other.session() as session,
