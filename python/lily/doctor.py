@@ -172,7 +172,11 @@ def _reason(chosen: str, metal: MetalDiagnosis) -> str:
 
 def _metal_sources() -> Path:
     chosen = os.environ.get(SOURCES)
-    return Path(chosen) if chosen else Path(_core.__file__).resolve().parent / "metal"
+    if chosen:
+        return Path(chosen)
+    module = Path(_core.__file__)
+    folders = [module.parent / "metal", module.resolve().parent / "metal"]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def _gibibytes(count: int) -> str:

@@ -191,6 +191,9 @@ class Model:
             if chosen == "cpu"
             else f"{chosen} backend",
         )
+        if chosen != "cpu":
+            tensors, size = _core.gpu.copied_weights(native)
+            logger.info("%d tensors (%.1f MiB) were copied: they are not aligned in the files", tensors, size / 2**20)
         if max_context is None and native.options.max_context < longest:
             logger.info("max_context is %d: the GPU's memory has room for no more", native.options.max_context)
         model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)

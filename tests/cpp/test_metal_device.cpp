@@ -104,14 +104,32 @@ void test_wrong_sources_are_refused() {
   folder.write("a.metal", "#include \"absent.h\"\n");
   expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "absent.h"),
          "missing header");
-  folder.write("a.metal", "#ifdef X\n#include \"b.h\"\n#endif\n");
-  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "a.metal:2"),
-         "conditions");
+  folder.write("b.h", "#pragma once\n");
+  folder.write("a.metal", "#ifdef X\n#include \"b.h\"\n#endif\n#include \"b.h\"\n");
+  expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "b.h"), "conditions");
   folder.write("a.metal", "[[kernel]] void same() {}\n");
   folder.write("b.metal", "[[kernel]] void same() {}\n");
   expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "same"), "equal names");
   folder.write("b.metal", "constant int k [[function_constant(kNowhere)]];\n[[kernel]] void b() {}\n");
   expect(contains(error_of(ErrorKind::backend, [&] { SourceBundle bundle(folder.path()); }), "kNowhere"), "constants");
+}
+
+// The sources that ship: what the engine launches is found, and where it belongs.
+void test_shipped_sources() {
+  const fs::path metal = fs::path(__FILE__).parent_path() / ".." / ".." / "metal";
+  const SourceBundle bundle(metal);
+  for (const char* kernel : {"embed_rows", "gemv_segments", "gemm_affine_m64", "gdn_step", "attention_prefill"}) {
+    expect(!bundle.libraries()[bundle.library_of(kernel)].uses_tensors(), std::string(kernel) + " is a plain kernel");
+  }
+  for (const char* kernel : {"gemm_affine_tensor_m32", "gemm_affine_tensor_m64"}) {
+    const LibrarySource& library = bundle.libraries()[bundle.library_of(kernel)];
+    expect(library.uses_tensors() && library.constants.size() == 4,
+           std::string(kernel) + " is in a library of its own");
+  }
+  for (const LibrarySource& library : bundle.libraries()) {
+    expect(!library.kernels.empty(), library.name + " has kernels");
+    expect(!contains(library.text, "#include \""), library.name + " needs no file");
+  }
 }
 
 // -- commands --------------------------------------------------------------------------------------------------------
@@ -437,6 +455,7 @@ int main() {
   const std::vector<std::pair<const char*, void (*)()>> tests = {
       {"sources are joined", test_sources_are_joined},
       {"wrong sources are refused", test_wrong_sources_are_refused},
+      {"shipped sources", test_shipped_sources},
       {"commands of a pass", test_commands_of_a_pass},
       {"faults are found", test_faults_are_found},
       {"split by time", test_split_by_time},

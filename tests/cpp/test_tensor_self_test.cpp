@@ -22,7 +22,7 @@ namespace {
 class AliasDevice final : public Device {
  public:
   using Spoil = std::function<void(std::span<float> out, std::uint32_t columns)>;
-  explicit AliasDevice(Spoil spoil) : spoil_(std::move(spoil)), sim_(SimOptions{.workers = 2}) {}
+  explicit AliasDevice(Spoil spoil) : spoil_(std::move(spoil)), sim_(two_workers()) {}
 
   [[nodiscard]] std::string name() const override { return "alias"; }
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
@@ -58,6 +58,12 @@ class AliasDevice final : public Device {
   [[nodiscard]] int tensor_kernels() const { return tensor_kernels_; }
 
  private:
+  static SimOptions two_workers() {
+    SimOptions options;
+    options.workers = 2;
+    return options;
+  }
+
   Spoil spoil_;
   SimDevice sim_;
   bool is_tensor_ = false;

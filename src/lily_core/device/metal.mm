@@ -49,7 +49,8 @@ std::string highest_family(id<MTLDevice> device) {
 
 }  // namespace
 
-// Without a login session there may be no default device although there is a GPU.
+// Without a login session, or in a process that has loaded no graphics framework, there may be no default device although
+// there is a GPU.
 id<MTLDevice> _Nullable find_gpu() {
   id<MTLDevice> device = MTLCreateSystemDefaultDevice();
   if (device != nil) return device;

@@ -7,8 +7,8 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <regex>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -29,13 +29,18 @@ std::string read_text(const fs::path& path) {
   return text.str();
 }
 
-// Puts headers in the place of their #include, each once, as they all say #pragma once.
+// Puts headers in the place of their #include, each once, as they all say #pragma once. One that stands inside a
+// condition must not be needed outside of it.
 class Joiner {
  public:
   explicit Joiner(fs::path folder) : folder_(std::move(folder)) {}
 
-  void add(const std::string& name) {
-    if (!seen_.insert(name).second) return;
+  void add(const std::string& name, bool inside_condition = false) {
+    const auto [seen, is_new] = seen_.emplace(name, inside_condition);
+    if (!is_new && seen->second && !inside_condition) {
+      refuse(name + " is included inside a condition first, and outside of one later");
+    }
+    if (!is_new) return;
     static const std::regex quoted_include(R"re(\s*#\s*include\s*"([^"]+)".*)re");
     static const std::regex opens(R"re(\s*#\s*if(def|ndef)?\b.*)re");
     static const std::regex closes(R"re(\s*#\s*endif\b.*)re");
@@ -51,8 +56,7 @@ class Joiner {
       if (line.starts_with("#pragma once")) {
         text_ << "\n";
       } else if (std::regex_match(line, match, quoted_include)) {
-        if (conditions > 0) refuse(name + ":" + std::to_string(number) + ": an #include inside a condition");
-        add(match[1].str());
+        add(match[1].str(), inside_condition || conditions > 0);
         begin_file(name, number + 1);
       } else {
         text_ << line << "\n";
@@ -66,7 +70,7 @@ class Joiner {
   void begin_file(const std::string& name, std::size_t line) { text_ << "#line " << line << " \"" << name << "\"\n"; }
 
   fs::path folder_;
-  std::set<std::string> seen_;
+  std::map<std::string, bool> seen_;  // whether it is inside a condition
   std::ostringstream text_;
 };
 
