@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -42,7 +43,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def save_snapshot(path: str | PathLike[str], model: Model, snapshot: _core.Snapshot, seed: int) -> None:
     """Write a snapshot; `path` holds either what it held before or the complete new file."""
-    target = Path(path)
+    target = _writable(Path(path))
     logits = snapshot.logits
     arrays: Arrays = {"tokens": snapshot.tokens}
     if logits is not None:
@@ -72,6 +73,16 @@ def save_snapshot(path: str | PathLike[str], model: Model, snapshot: _core.Snaps
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
     _flush_directory(target.parent)
+
+
+def _writable(path: Path) -> Path:
+    """The file to replace: `path`, or what it links to. Devices, pipes and directories are never replaced."""
+    target = path.resolve() if path.is_symlink() else path
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a session cannot be saved over a directory", str(path))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "a session can be saved to a regular file only", str(path))
+    return target
 
 
 def load_snapshot(path: str | PathLike[str], model: Model) -> tuple[_core.Snapshot, int]:
@@ -122,6 +133,8 @@ def _read(file: Path, model: Model) -> tuple[dict[str, Any], str, Arrays]:
 @contextlib.contextmanager
 def _reading(file: Path) -> Any:
     try:
+        if file.exists() and not file.is_file():  # opening a pipe would wait for its writer
+            _refuse(file, "it is not a regular file")
         yield
     except SafetensorError as error:
         _refuse(file, f"it is damaged or incomplete ({error})")

@@ -237,6 +237,27 @@ def test_session_works_after_a_failed_save(model, prompt, tmp_path):
     assert_like_cold(model, session)
 
 
+def test_only_regular_files_are_replaced_and_read(model, prompt, tmp_path):
+    """A device that is replaced is gone for the whole machine; opening a pipe waits for ever."""
+    session = model.prefill(prompt(50))
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    for target in (pipe, "/dev/null"):
+        with pytest.raises(OSError, match="regular file"):
+            session.save(target)
+        with pytest.raises(CheckpointError, match="not a regular file"):
+            model.load_session(target)
+    assert pipe.is_fifo()
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(IsADirectoryError):
+        session.save("")
+    link.symlink_to(file)
+    session.save(link)
+    assert link.is_symlink()
+    assert model.load_session(file).tokens == model.load_session(link).tokens == session.tokens
+    assert {one.name for one in tmp_path.iterdir()} == {"pipe", "link", "file"}
+
+
 def run_child(code: str, *arguments: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
