@@ -263,6 +263,12 @@ def test_list_of_tools():
         ([{"type": "function"}], r"tools\[0\] has no name"),
         ([3], "must be a function"),
         (definition, "must be a list"),
+        *(
+            ([{"type": "function", "function": {"name": name}}], r"tools\[0\]: .* cannot be written")
+            for name in ["a>b", "<tool_call>", "<|im_end|>", "a\nb", " a", '"a"', "\t", "a" * 201]
+        ),
+        ([definition, {"name": "f", "parameters": [1]}], r"tools\[1\]: parameters must be a JSON schema"),
+        ([{"name": "f", "input_schema": "x"}], r"tools\[0\]: input_schema must be a JSON schema"),
     ]:
         with pytest.raises(InvalidArgumentError, match=reason):
             as_definitions(wrong)

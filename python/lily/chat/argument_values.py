@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
+__all__ = ["ToolSchemas", "convert", "is_text", "load_json", "resolve"]
 
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 _TYPES = frozenset(["string", "integer", "number", "boolean", "null", "array", "object"])
@@ -116,7 +116,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[
         return
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        yield from _alternatives(_resolve(reference, root), root, depth - 1)
+        yield from _alternatives(resolve(reference, root), root, depth - 1)
     if "const" in schema:
         yield "enum", [schema["const"]]
     choices = schema.get("enum")
@@ -138,7 +138,8 @@ def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[
         yield "array", None
 
 
-def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
+def resolve(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a ``$ref`` within `root` points at; None for nothing."""
     found: Any = root
     if not reference.startswith("#"):
         return None

@@ -16,7 +16,7 @@ from typing import Any
 from lily.chat.argument_values import ToolSchemas, load_json
 from lily.chat.call_writer import CallInProgress
 
-__all__ = ["TAGS", "CallReader", "ReadCalls", "is_partial_tag"]
+__all__ = ["TAGS", "CallReader", "ReadCalls", "is_partial_tag", "is_writable"]
 
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 CLOSE_FUNCTION, CLOSE_PARAMETER = "</function>", "</parameter>"
@@ -52,6 +52,11 @@ class _OpenCall:
     start: int
     arguments: dict[str, Any] = field(default_factory=dict)
     stray_text: str = ""
+
+
+def is_writable(name: str) -> bool:
+    """Whether the name of a tool or a parameter comes back as it is from a call that is written with it."""
+    return re.fullmatch(_NAME, name) is not None and name == _plain_name(name)
 
 
 def is_partial_tag(text: str) -> bool:
@@ -274,7 +279,7 @@ class CallReader:
             return None
         for kind, group in (("<function=", 1), ("<parameter=", 2)):
             if match[group] is not None:
-                name = match[group].strip().strip("\"'")
+                name = _plain_name(match[group])
                 return _Tag(kind, at, match.end(), name) if name else None
         return _Tag(match[0], at, match.end())
 
@@ -311,6 +316,11 @@ class CallReader:
     def _without_partial_tag(self) -> int:
         found = self._text.rfind("</", self._parameter[1])
         return found if found >= 0 and is_partial_tag(self._text[found:]) else len(self._text)
+
+
+def _plain_name(text: str) -> str:
+    """A name in a tag without the quotes that some models put around it."""
+    return text.strip().strip("\"'")
 
 
 def _without_border_newlines(text: str) -> str:

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from lily.chat.call_reader import is_writable
 from lily.chat.docstrings import parse_docstring
 from lily.errors import InvalidArgumentError
 
@@ -102,6 +103,7 @@ def as_definitions(
             name = function.get("name") if isinstance(function, Mapping) else None
             if not isinstance(name, str) or not name:
                 raise InvalidArgumentError(f"tools[{index}] has no name")
+            _check_definition(f"tools[{index}]", name, function)
         else:
             python_tool = PythonTool(tool)
             name, definition = python_tool.name, python_tool.definition
@@ -111,6 +113,15 @@ def as_definitions(
         names.add(name)
         definitions.append(definition)
     return definitions, functions
+
+
+def _check_definition(where: str, name: str, function: Mapping[str, Any]) -> None:
+    if not is_writable(name):
+        raise InvalidArgumentError(f"{where}: {name[:80]!r} cannot be written in a call")
+    for field in ("parameters", "input_schema"):
+        if not isinstance(function.get(field), (Mapping, type(None))):
+            kind = type(function[field]).__name__
+            raise InvalidArgumentError(f"{where}: {field} must be a JSON schema, an object, not a {kind}")
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lily.chat.argument_values import ToolSchemas
+from lily.chat.argument_values import ToolSchemas, resolve
+from lily.chat.call_reader import is_writable
 from lily.errors import InvalidArgumentError
 
 __all__ = ["answer_grammar", "call_grammar", "either_grammar", "json_schema_of"]
@@ -17,6 +18,7 @@ _JSON_SPACE = r"( |\n {0,32})?"
 _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
 _INTEGER = "/-?(0|[1-9][0-9]*)/"
 _ANY_OBJECT = {"type": "object"}
+_REFERENCE_DEPTH = 16
 
 
 def answer_grammar(response_format: Mapping[str, Any] | str | None) -> str | None:
@@ -106,8 +108,10 @@ def _tool_rules(rule: str, name: str, tools: ToolSchemas) -> list[str]:
     rules: list[str] = []
     uses: list[str] = []
     for at, (parameter, schema) in enumerate(tools.properties(name).items()):
-        if re.search(r"[<>\n]", parameter):
-            continue  # cannot be written in this format
+        if not is_writable(parameter):
+            if parameter in needed:
+                raise InvalidArgumentError(f"tools: {name} needs {parameter[:80]!r}, which cannot be written in a call")
+            continue
         parameter_rule = f"{rule}_{at}"
         rules.append(f"{parameter_rule}: {_quoted(f'<parameter={parameter}>' + chr(10))} {parameter_rule}_value")
         rules.append(_value_rule(f"{parameter_rule}_value", schema, root))
@@ -125,21 +129,27 @@ def _value_rule(rule: str, schema: Any, root: Mapping[str, Any]) -> str:
     return f"{rule}: ({' | '.join(alternatives)}) {_quoted(end)}"
 
 
-def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[str] | None:
-    """Expressions for the values that fit; None where any text does."""
-    if not isinstance(schema, Mapping):
+def _alternatives(schema: Any, root: Mapping[str, Any], depth: int = _REFERENCE_DEPTH) -> list[str] | None:
+    """Expressions for the values that fit; None where any text does.
+
+    Strings stand in a call without quotes, wherever the schema says that they are strings: behind references, too.
+    """
+    if not isinstance(schema, Mapping) or depth == 0:
         return None
+    if isinstance(schema.get("$ref"), str):
+        return _alternatives(resolve(schema["$ref"], root), root, depth - 1)
     choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(choices, (list, tuple)) and choices:
         return [_quoted(choice if isinstance(choice, str) else json.dumps(choice)) for choice in choices]
+    whole = schema.get("allOf")
+    if isinstance(whole, (list, tuple)) and len(whole) == 1 and "type" not in schema:
+        return _alternatives(whole[0], root, depth - 1)
     branches = schema.get("anyOf", schema.get("oneOf"))
     if isinstance(branches, (list, tuple)) and branches:
-        found = [_alternatives(branch, root) for branch in branches]
+        found = [_alternatives(branch, root, depth - 1) for branch in branches]
         return None if None in found else [one for several in found for one in several or ()]
     kinds = schema.get("type")
     names = [kinds] if isinstance(kinds, str) else list(kinds) if isinstance(kinds, (list, tuple)) else []
-    if not names and "$ref" in schema:
-        return [_json(_with_definitions(schema, root))]
     if not names or "string" in names:
         return None
     simple = {"integer": _INTEGER, "number": _NUMBER, "boolean": '"true" | "false"', "null": '"null"'}
@@ -149,7 +159,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[str] | None:
         if name in simple and not bounds:
             expressions.append(simple[name])
         else:
-            expressions.append(_json(_with_definitions({**schema, "type": name}, root)))
+            expressions.append(_json(_with_definitions({**schema, "type": name}, root), lenient=True))
     return expressions
 
 
@@ -158,9 +168,14 @@ def _with_definitions(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dic
     return {**definitions, **schema}
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
+    """`lenient`: keywords that the grammar cannot express, such as uniqueItems, are left to whoever checks the call."""
     guidance = schema.get("x-guidance")
-    options = {"whitespace_pattern": _JSON_SPACE, **(guidance if isinstance(guidance, Mapping) else {})}
+    options = {
+        "whitespace_pattern": _JSON_SPACE,
+        "lenient": lenient,
+        **(guidance if isinstance(guidance, Mapping) else {}),
+    }
     try:
         return "%json " + json.dumps({**schema, "x-guidance": options})
     except (TypeError, ValueError, RecursionError) as error:
