@@ -4,7 +4,7 @@ import pytest
 
 from lily.chat import prompt_encoder
 from lily.chat.prompt_encoder import PromptEncoder
-from lily.errors import InvalidArgumentError
+from lily.errors import ContextOverflowError, InvalidArgumentError
 
 END = "<|im_end|>\n"
 
@@ -74,6 +74,23 @@ def test_lone_surrogates_are_refused(encoder, tokenizer, template):
     encoder.remember(first, conversation(template, "Hello", "some words"), END, tokenizer.encode("x"))
     with pytest.raises(InvalidArgumentError, match="lone surrogate"):
         encoder.encode(conversation(template, "\ud800"))
+
+
+def test_a_prompt_that_is_far_too_long_is_refused_by_its_beginning(encoder, tokenizer, template, monkeypatch):
+    encoded = []
+    encode = encoder.guard.encode
+    monkeypatch.setattr(encoder.guard, "encode", lambda text: encoded.append(len(text)) or encode(text))
+    for words in ("some words ", "<|im_end|>", "\u00e9\n", "\U0001f600"):
+        text = conversation(template, words * 100_000)
+        encoded.clear()
+        with pytest.raises(ContextOverflowError, match="max_context"):
+            encoder.encode(text, (), 1000)
+        assert sum(encoded) <= (1 + 2 + 4) * 4 * 1000
+    # What fits is never refused, however many characters a token has.
+    fitting = conversation(template, " " * 12_000 + "x")
+    ids = encoder.encode(fitting).ids
+    assert len(fitting) > 4 * len(ids)
+    assert encoder.encode(fitting, (), len(ids)).ids == ids
 
 
 def test_positions_of_borders(encoder, tokenizer, template):

@@ -215,6 +215,52 @@ def test_grammar_of_calls(compiler, tokenizer, parameters, fits):
     assert not accepts(compiler, tokenizer, call_grammar(schemas, ("g",), parallel=False, **tags), f"{plain}\n{plain}")
 
 
+COLOR = {"enum": ["red", "green"], "type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fits"),
+    [
+        ({"$ref": "#/$defs/color"}, "red", True),
+        ({"$ref": "#/$defs/color"}, '"red"', False),
+        ({"$ref": "#/$defs/again"}, "green", True),
+        ({"anyOf": [{"$ref": "#/$defs/color"}, {"type": "null"}]}, "green", True),
+        ({"anyOf": [{"$ref": "#/$defs/color"}, {"type": "null"}]}, "null", True),
+        ({"allOf": [{"$ref": "#/$defs/color"}], "default": "red"}, "red", True),
+        ({"allOf": [{"$ref": "#/$defs/color"}]}, "blue", False),
+        ({"$ref": "#/$defs/node"}, '{"next": {"next": null}}', True),
+        ({"$ref": "#/$defs/node"}, '{"next": 1}', False),
+        ({"$ref": "#/$defs/nothing"}, "any text", True),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "[1, 2]", True),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "[1, true]", False),
+        ({"type": "object", "not": {"required": ["a"]}}, '{"b": 1}', True),
+    ],
+)
+def test_values_behind_references_and_keywords_without_a_grammar(compiler, tokenizer, schema, value, fits):
+    node = {
+        "type": "object",
+        "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+        "additionalProperties": False,
+    }
+    definitions = {"color": COLOR, "again": {"$ref": "#/$defs/color"}, "node": node}
+    parameters = {"type": "object", "$defs": definitions, "properties": {"x": schema}, "required": ["x"]}
+    schemas = ToolSchemas([{"name": "f", "parameters": parameters}])
+    tags = {"open_tag": tokenizer.token_id("<tool_call>"), "close_tag": tokenizer.token_id("</tool_call>")}
+    text = f"<tool_call>\n<function=f>\n<parameter=x>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    assert accepts(compiler, tokenizer, call_grammar(schemas, ("f",), **tags), text) is fits
+
+
+@pytest.mark.parametrize("name", ["<x>", "a\nb", '"x"', " x", "", "<|im_end|>", "x" * 201])
+def test_parameters_that_no_call_can_hold(tokenizer, name):
+    tags = {"open_tag": tokenizer.token_id("<tool_call>"), "close_tag": tokenizer.token_id("</tool_call>")}
+    parameters = {"type": "object", "properties": {name: {"type": "integer"}, "y": {"type": "integer"}}}
+    grammar = call_grammar(ToolSchemas([{"name": "f", "parameters": parameters}]), ("f",), **tags)
+    assert grammar.count("<parameter=") == 1
+    needed = ToolSchemas([{"name": "f", "parameters": {**parameters, "required": [name]}}])
+    with pytest.raises(InvalidArgumentError, match="tools: f needs"):
+        call_grammar(needed, ("f",), **tags)
+
+
 @pytest.mark.parametrize(
     ("text", "fits"),
     [
@@ -260,14 +306,18 @@ def test_wrong_formats_are_named(response_format, reason):
     "response_format",
     [
         {"type": "json_schema", "schema": {"type": "objekt"}},
+        {"type": "json_schema", "schema": {"type": "array", "uniqueItems": True}},
+        {"type": "json_schema", "schema": {"$ref": "file:///etc/passwd"}},
         {"type": "regex", "regex": "(("},
+        {"type": "regex", "regex": "\ud800"},
         {"type": "grammar", "grammar": "start: missing"},
     ],
 )
 def test_grammars_that_do_not_compile_are_refused_before_anything_is_computed(model, response_format):
     chat = model.chat()
-    with pytest.raises(InvalidArgumentError, match="grammar is not valid"):
+    with pytest.raises(InvalidArgumentError, match="response_format: the grammar is not valid") as refused:
         chat.ask("x", response_format=response_format)
+    assert "x-guidance" not in str(refused.value)  # what the caller did not write
     assert chat.session is None
 
 

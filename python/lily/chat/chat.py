@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lily.chat.argument_values import ToolSchemas
+from lily.chat.chat_session import ChatSession
 from lily.chat.constraints import GrammarCompiler
 from lily.chat.control import TurnControl, turn_grammar
-from lily.chat.events import Answer, Done, Event, Timings, ToolCall, Usage, collect
+from lily.chat.events import Answer, Event, ToolCall, collect
 from lily.chat.functions import as_definitions
 from lily.chat.options import TurnOptions, resolve_sampling
 from lily.chat.output_parser import OutputParser, thinking_is_open
-from lily.chat.prompt_encoder import EncodedPrompt, PromptEncoder
+from lily.chat.prompt_encoder import PromptEncoder
 from lily.chat.roles import LaterSystem, copied_messages, normalize_messages
 from lily.chat.tool_choice import as_tool_choice
 from lily.chat.tool_results import as_text, result_of
 from lily.chat.turn import Turn
 from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, reseeded
-from lily.errors import BusyError, CancelledError, InvalidArgumentError
+from lily.errors import BusyError, ContextOverflowError, InvalidArgumentError
 from lily.sampling import Sampling, check_seed
 from lily.session import Progress, Session, as_count
+from lily.text import checked_variables
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -86,15 +87,15 @@ class Chat:
         self._later_system: LaterSystem = later_system
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
         self._options = TurnOptions.of(options)
-        self._template_options = dict(template_options or {})
+        self._template_options = checked_variables(template_options or {})
         if thinking is not None:
             self._template_options["enable_thinking"] = thinking
         if preserve_thinking:
             self._template_options["preserve_thinking"] = True
         self._definitions, self._functions = as_definitions(tools)
-        self._session: Session | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
+        self._session = ChatSession(model, self._seed, self._cancelled.is_set)
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ class Chat:
     def cancel(self) -> None:
         """End the turn in progress within one token, or one chunk of its prompt, from any thread."""
         self._cancelled.set()
-        session = self._session
+        session = self._session.current
         if session is not None:
             session.cancel()
 
@@ -259,7 +260,7 @@ class Chat:
     @property
     def session(self) -> Session | None:
         """The session of the latest turn; None before the first one. It belongs to the chat."""
-        return self._session
+        return self._session.current
 
     def reset(self, messages: Sequence[Mapping[str, Any]] = ()) -> None:
         """Forget the conversation but the system message, and go on from `messages`."""
@@ -269,9 +270,7 @@ class Chat:
     def close(self) -> None:
         """Free the session; what it computed stays in the model's prefix cache."""
         with self._exclusive():
-            session, self._session = self._session, None
-            if session is not None:
-                self._keep(session)
+            self._session.close()
 
     def __enter__(self) -> Chat:
         return self
@@ -294,7 +293,7 @@ class Chat:
             messages = self._with(message)
             prompt = self._prompt(messages, options)
             try:
-                session, cached, seconds = self._timed_session(prompt.encoded, progress)
+                session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 yield cancelled.done
                 return
@@ -313,7 +312,7 @@ class Chat:
         with self._exclusive(), contextlib.ExitStack() as at_end:
             prompt = self._prompt(self._with(message), options)
             try:
-                session, cached, seconds = self._timed_session(prompt.encoded, progress)
+                session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 for index in range(count):
                     yield index, cancelled.done
@@ -324,7 +323,7 @@ class Chat:
             for index in range(count):
                 branch = session if index == 0 else session.fork(seed=(self._seed + index) % SEEDS)
                 if index:
-                    at_end.callback(self._keep, branch)
+                    at_end.callback(self._session.keep, branch)
                 turns[index] = self._start(prompt, branch, reseeded(prompt.sampling, index))
                 streams[index] = turns[index].events()
                 at_end.callback(self._remember, prompt, turns[index])
@@ -352,10 +351,18 @@ class Chat:
         choice = as_tool_choice(options.tool_choice, schemas.names)
         grammar = turn_grammar(model.tokenizer, options, schemas, choice)
         if grammar is not None:
-            model.chat_support.grammars.start(grammar)
+            try:
+                model.chat_support.grammars.start(grammar)
+            except InvalidArgumentError as error:
+                source = "tools" if options.response_format is None else "response_format"
+                raise InvalidArgumentError(f"{source}: {error}") from error
+        if len(messages) > model.max_context:  # each takes several tokens
+            raise ContextOverflowError(
+                f"the conversation has {len(messages)} messages and the maximum context is {model.max_context} tokens"
+            )
         normal = normalize_messages(messages, later_system=self._later_system)
         text = self._render(normal, generation=True)
-        encoded = model.chat_support.encoder.encode(text, self._borders(normal, text))
+        encoded = model.chat_support.encoder.encode(text, self._borders(normal, text), model.max_context)
         return TurnPrompt(
             normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, grammar
         )
@@ -417,62 +424,6 @@ class Chat:
 
     def _turn_ends(self) -> list[str]:
         return [self._model.tokenizer.decode([token]) + "\n" for token in self._model.stop_tokens]
-
-    # -- the session -----------------------------------------------------------------------------------------------
-
-    def _timed_session(self, encoded: EncodedPrompt, progress: Progress | None) -> tuple[Session, int, float]:
-        """As `_bring_session`, with the seconds that it took."""
-        began = time.perf_counter()
-        try:
-            session, cached = self._bring_session(encoded, progress)
-        except CancelledError:
-            timings = Timings(prefill_seconds=time.perf_counter() - began)
-            raise PrefillCancelledError(Done("cancelled", Usage(len(encoded.ids)), timings)) from None
-        return session, cached, time.perf_counter() - began
-
-    def _bring_session(self, encoded: EncodedPrompt, progress: Progress | None) -> tuple[Session, int]:
-        """A session that holds exactly the prompt, with logits, and how many of its tokens were not computed."""
-        ids = encoded.ids
-        session = self._session
-        held = [] if session is None else session.tokens
-        if session is not None and 0 < len(held) < len(ids) and ids[: len(held)] == held:
-            self._extend(session, encoded, len(held), progress)
-            return session, len(held)
-        if session is not None:
-            self._session = None
-            self._keep(session)
-        observe = self._observer(progress)
-        self._session = self._model.cached_session(
-            ids, snapshot_at=encoded.positions, progress=observe, seed=self._seed
-        )
-        return self._session, self._session.cached_tokens
-
-    def _extend(self, session: Session, encoded: EncodedPrompt, held: int, progress: Progress | None) -> None:
-        total = len(encoded.ids)
-        if progress is not None:
-            progress(held, total)
-        borders = [position for position in encoded.positions if held < position < total]
-        begin = held
-        for end in [*borders, total]:
-            session.prefill(encoded.ids[begin:end], progress=self._observer(progress, begin, total))
-            if end < total:
-                self._model.cache.insert(session)
-            begin = end
-
-    def _observer(self, progress: Progress | None, begin: int = 0, total: int | None = None) -> Progress:
-        def observe(done: int, of: int) -> None:
-            if self._cancelled.is_set():
-                raise CancelledError("the turn was cancelled while its prompt was computed")
-            if progress is not None:
-                progress(begin + done, of if total is None else total)
-
-        return observe
-
-    def _keep(self, session: Session) -> None:
-        """Leave a session's state to the prefix cache and close it."""
-        if session.position:
-            self._model.cache.insert(session)
-        session.close()
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
@@ -104,8 +105,13 @@ class GrammarCompiler:
             )
         matcher = llguidance.LLMatcher(self._native, grammar, log_level=0)
         if matcher.is_error():
-            raise InvalidArgumentError(f"the grammar is not valid: {matcher.get_error()}")
+            raise InvalidArgumentError(f"the grammar is not valid: {_reason(matcher.get_error())}")
         return matcher
+
+
+def _reason(error: str) -> str:
+    """llguidance's message without its listing of the grammar, most of which is not the caller's."""
+    return re.split(r"\n *\d+ \| ", error)[0].strip()
 
 
 class _Vocabulary:

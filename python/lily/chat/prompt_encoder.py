@@ -10,11 +10,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lily.errors import InvalidArgumentError
+from lily.errors import ContextOverflowError, InvalidArgumentError
 from lily.text import TextGuard, Tokenizer
 
 __all__ = ["EncodedPrompt", "PromptEncoder"]
 
+_CHARACTERS = 4  # of a token, about
 _REMEMBERED_IDS = 1 << 22  # at most, over all turns: 16 MiB
 
 
@@ -77,7 +78,7 @@ class PromptEncoder:
                 _, oldest = self._turns.popitem(last=False)
                 self._size -= len(oldest.ids)
 
-    def encode(self, text: str, offsets: Iterable[int] = ()) -> EncodedPrompt:
+    def encode(self, text: str, offsets: Iterable[int] = (), most: int | None = None) -> EncodedPrompt:
         """Return the ids of a prompt that the guard has rendered.
 
         Parameters
@@ -87,9 +88,13 @@ class PromptEncoder:
         offsets
             Characters before borders whose positions among the ids are wanted. Only borders right before a special
             token, as at the beginning of a turn, have no influence on the ids.
+        most
+            Tokens that the context holds: a prompt that is certain to be longer is refused without encoding all of it.
 
         Raises
         ------
+        ContextOverflowError
+            The prompt is far longer than `most`.
         InvalidArgumentError
             The text holds a lone surrogate, which no encoding has.
         """
@@ -97,6 +102,8 @@ class PromptEncoder:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidArgumentError(f"the conversation holds a lone surrogate, {text[error.start]!r}") from None
+        if most is not None:
+            self._check_length(text, most)
         wanted = sorted({offset for offset in offsets if 0 < offset < len(text)})
         ids: list[int] = []
         positions: list[int] = []
@@ -111,6 +118,18 @@ class PromptEncoder:
             at = end
         self._append(ids, positions, text, at, len(text), wanted)
         return EncodedPrompt(ids, tuple(positions))
+
+    def _check_length(self, text: str, most: int) -> None:
+        """Longer and longer beginnings tell: encoding megabytes at once would take half a minute."""
+        length = _CHARACTERS * most
+        while length < len(text):
+            # A few tokens at the end of a beginning may differ from those of the text.
+            if len(self.guard.encode(text[:length])) > most + most // 16 + 64:
+                raise ContextOverflowError(
+                    f"the prompt has {len(text)} characters, more than {most} tokens, the maximum context "
+                    "(max_context of Model.load)"
+                )
+            length *= 2
 
     def _append(
         self, ids: list[int], positions: list[int], text: str, start: int, end: int, wanted: Sequence[int]

@@ -17,7 +17,14 @@ from lily.server.engine import PrefillProgress, Ticket
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
-from lily.server.openai_fields import logprob_entry, sampling_of, timings_body, usage_body
+from lily.server.openai_fields import (
+    effort_of,
+    logprob_entry,
+    sampling_of,
+    template_options_of,
+    timings_body,
+    usage_body,
+)
 from lily.server.service import Service
 from lily.server.turns import ChatRequest, chat_work
 
@@ -70,9 +77,7 @@ def chat_request(service: Service, fields: Fields) -> ChatRequest:
     limit = fields.integer("max_tokens", 1)
     newer = fields.integer("max_completion_tokens", 1)
     options["max_tokens"] = limit if newer is None else newer
-    template_options = dict(fields.mapping("chat_template_kwargs") or {})
-    for reserved in ("messages", "tools", "add_generation_prompt"):
-        template_options.pop(reserved, None)
+    template_options = template_options_of(fields)
     for name in ("functions", "function_call", "audio", "web_search_options"):
         if fields.any(name) is not None:
             raise unsupported(name, f"{name} is not supported by this server; for calls there are tools")
@@ -150,7 +155,7 @@ def _logprobs(fields: Fields) -> int | None:
 
 
 def _thinking(service: Service, fields: Fields, template_options: dict[str, Any]) -> bool | None:
-    effort = fields.text("reasoning_effort")
+    effort = effort_of(fields, "reasoning_effort")
     thinking = service.options.thinking if effort is None else effort != "none"
     thinking = fields.flag("enable_thinking", thinking)
     chosen = template_options.pop("enable_thinking", thinking)

@@ -35,7 +35,7 @@ _MESSAGE_INDEX = re.compile(r"message (\d+)")
 # Fields by which the library's messages begin, or which they name.
 _FIELD = re.compile(
     r"\b(temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|repetition_penalty|logit_bias|seed|stop|"
-    r"max_tokens|max_thinking_tokens|logprobs|tool_choice|tools(?:\[\d+\])?|response_format(?:\.\w+)*)\b"
+    r"max_tokens|max_thinking_tokens|logprobs|tool_choice|tools(?:\[\d+\])?|response_format(?:\.\w+)*)(?!\w)"
 )
 
 
@@ -78,8 +78,13 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def as_api_error(error: BaseException, places: Sequence[str] | None = None) -> ApiError:
-    """What a client is told about an exception; `places` name the messages of the conversation in the request."""
+def as_api_error(
+    error: BaseException, places: Sequence[str] | None = None, *, format_field: str = "response_format"
+) -> ApiError:
+    """What a client is told about an exception.
+
+    `places` name the messages of the conversation in the request, `format_field` its response format.
+    """
     if isinstance(error, ApiError):
         return error
     text = str(error)
@@ -91,6 +96,10 @@ def as_api_error(error: BaseException, places: Sequence[str] | None = None) -> A
         return _template_error(text, places)
     if isinstance(error, (InvalidArgumentError, MissingExtraError)):
         field = _FIELD.search(text)
+        if field is not None and field[1].startswith("response_format") and format_field != "response_format":
+            return ApiError(
+                400, text.replace("response_format", format_field), param=format_field, code="invalid_value"
+            )
         param = "messages" if text.startswith("the conversation") else None if field is None else field[1]
         return ApiError(400, text, param=param, code="invalid_value")
     if isinstance(error, (CancelledError, ClosedError, BusyError)):

@@ -6,12 +6,24 @@ import dataclasses
 from typing import Any
 
 from lily.chat import Done, TokenLogprob
+from lily.errors import InvalidArgumentError
 from lily.sampling import Sampling
+from lily.server.errors import ApiError
 from lily.server.fields import Fields
+from lily.text import checked_variables
 
-__all__ = ["INF", "logprob_entry", "sampling_of", "timings_body", "usage_body"]
+__all__ = [
+    "INF",
+    "effort_of",
+    "logprob_entry",
+    "sampling_of",
+    "template_options_of",
+    "timings_body",
+    "usage_body",
+]
 
 INF = float("inf")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def sampling_of(fields: Fields, default: Sampling) -> Sampling:
@@ -46,6 +58,24 @@ def _logit_bias(fields: Fields) -> dict[int, float] | None:
             raise fields.wrong("logit_bias", "of values from -100 to 100", value)
         checked[int(token)] = -INF if value == -100 else float(value)  # -100 is a ban in this API
     return checked
+
+
+def template_options_of(fields: Fields) -> dict[str, Any]:
+    """The fields of chat_template_kwargs, which become variables of the chat template."""
+    given = fields.mapping("chat_template_kwargs") or {}
+    try:
+        return checked_variables(given)
+    except InvalidArgumentError as error:
+        message = str(error).replace("template_options", "chat_template_kwargs")
+        raise ApiError(400, message, param="chat_template_kwargs", code="invalid_value") from error
+
+
+def effort_of(fields: Fields, name: str) -> str | None:
+    """How much to think. This model thinks or does not; all efforts but "none" are the same to it."""
+    effort = fields.text(name)
+    if effort is not None and effort not in _EFFORTS:
+        raise fields.wrong(name, f"one of {', '.join(_EFFORTS)}", effort)
+    return effort
 
 
 def usage_body(dones: list[Done]) -> dict[str, Any]:

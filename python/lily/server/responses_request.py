@@ -6,9 +6,9 @@ from typing import Any
 
 from lily.chat.grammars import answer_grammar
 from lily.errors import InvalidArgumentError
-from lily.server.errors import ApiError, unsupported
+from lily.server.errors import ApiError, as_api_error, unsupported
 from lily.server.fields import Fields
-from lily.server.openai_fields import sampling_of
+from lily.server.openai_fields import effort_of, sampling_of, template_options_of
 from lily.server.service import Service
 from lily.server.turns import ChatRequest
 
@@ -50,10 +50,8 @@ def responses_chat_request(service: Service, fields: Fields) -> ChatRequest:
     top = fields.integer("top_logprobs", 0, 20)
     with_logprobs = _INCLUDABLE[0] in include or bool(top)
     reasoning = Fields(fields.mapping("reasoning") or {}, "reasoning.")
-    effort = reasoning.text("effort")
-    template_options = dict(fields.mapping("chat_template_kwargs") or {})
-    for reserved in ("messages", "tools", "add_generation_prompt"):
-        template_options.pop(reserved, None)
+    effort = effort_of(reasoning, "effort")
+    template_options = template_options_of(fields)
     thinking = template_options.pop("enable_thinking", service.options.thinking if effort is None else effort != "none")
     if not isinstance(thinking, bool):
         raise fields.wrong("chat_template_kwargs", "an object whose enable_thinking is true or false", thinking)
@@ -78,6 +76,7 @@ def responses_chat_request(service: Service, fields: Fields) -> ChatRequest:
         later_system=service.options.later_system,
         template_options=template_options,
         places=conversation.places,
+        format_field="text.format",
     )
 
 
@@ -217,6 +216,5 @@ def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     try:
         answer_grammar(given)
     except InvalidArgumentError as error:
-        message = str(error).replace("response_format", "text.format")
-        raise ApiError(400, message, param="text.format", code="invalid_value") from error
+        raise as_api_error(error, format_field="text.format") from error
     return given

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lily.chat import ContentDelta, Done, Timings, TokenLogprob, Usage
 from lily.chat.events import Event, FinishReason
 from lily.chat.stop_strings import StopStrings
-from lily.errors import CancelledError, TemplateError
+from lily.errors import CancelledError, InvalidArgumentError, TemplateError
 from lily.sampling import Sampling
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
@@ -29,7 +29,8 @@ __all__ = ["ChatRequest", "RawRequest", "chat_work", "errors_at", "raw_work"]
 class ChatRequest:
     """A conversation to answer, `choices` times; `options` are fields of `lily.chat.TurnOptions`.
 
-    `places` are the messages' names in the request, for errors; None: messages[0] and so on.
+    `places` are the messages' names in the request, for errors; None: messages[0] and so on. `format_field` is that of
+    the response format.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -42,6 +43,7 @@ class ChatRequest:
     later_system: Literal["refuse", "convert"] = "refuse"
     template_options: Mapping[str, Any] = field(default_factory=dict)
     places: Sequence[str] | None = None
+    format_field: str = "response_format"
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,19 @@ class RawRequest:
 
 
 @contextlib.contextmanager
-def errors_at(places: Sequence[str] | None) -> Iterator[None]:
-    """Let errors about messages name their places in the request."""
+def errors_at(places: Sequence[str] | None, format_field: str = "response_format") -> Iterator[None]:
+    """Let errors about messages and the response format name their places in the request."""
     try:
         yield
-    except TemplateError as error:
-        raise as_api_error(error, places) from error
+    except (TemplateError, InvalidArgumentError) as error:
+        raise as_api_error(error, places, format_field=format_field) from error
 
 
 def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) -> Work:
     """The work that answers a conversation; its items are (choice, event)."""
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
-        with errors_at(request.places):
+        with errors_at(request.places, request.format_field):
             chat = model.chat(
                 messages=request.messages,
                 tools=request.tools,

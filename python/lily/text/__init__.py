@@ -1,6 +1,6 @@
 """Everything between text and token ids: tokenizer, chat template, detokenizer, stop ids, defaults."""
 
-from lily.text.chat_template import ChatTemplate
+from lily.text.chat_template import ChatTemplate, checked_variables
 from lily.text.detokenizer import StreamingDetokenizer
 from lily.text.generation_config import GenerationDefaults, read_generation_defaults
 from lily.text.messages import prepare_messages
@@ -16,6 +16,7 @@ __all__ = [
     "TextGuard",
     "Tokenizer",
     "TokenizerConfig",
+    "checked_variables",
     "prepare_messages",
     "read_generation_defaults",
     "read_stop_tokens",

@@ -8,12 +8,17 @@ from typing import Any
 
 import jinja2
 
-from lily.errors import TemplateError
+from lily.errors import InvalidArgumentError, TemplateError
 from lily.text.messages import prepare_messages
 from lily.text.template_environment import OUTPUT_LIMIT, TemplateRefusal, bounded_range, make_environment
 from lily.text.tokenizer_config import TokenizerConfig, read_tokenizer_config
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "checked_variables"]
+
+# What means something else to a template, or to the functions on the way to it.
+_RESERVED = frozenset(
+    ["self", "template", "messages", "tools", "add_generation_prompt", "range", *make_environment().globals]
+)
 
 
 class ChatTemplate:
@@ -136,7 +141,7 @@ class ChatTemplate:
         except TemplateRefusal as error:
             raise TemplateError(f"the chat template refuses the messages: {error}") from error
         except Exception as error:  # a template can fail in every way that Python code can
-            raise TemplateError(f"{self._origin}: rendering failed ({type(error).__name__}: {error})") from error
+            raise TemplateError(f"the chat template: rendering failed ({type(error).__name__}: {error})") from error
 
     def _generate(self, variables: dict[str, Any]) -> str:
         pieces: list[str] = []
@@ -144,12 +149,26 @@ class ChatTemplate:
         for piece in self._template.generate(variables):
             length += len(piece)
             if length > OUTPUT_LIMIT:
-                raise TemplateError(f"{self._origin}: the rendered text exceeds {OUTPUT_LIMIT} characters")
+                raise TemplateError(f"the rendered conversation exceeds {OUTPUT_LIMIT} characters")
             pieces.append(piece)
         return "".join(pieces)
 
     def __repr__(self) -> str:
         return f"ChatTemplate({self._origin!r})"
+
+
+def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a template's further variables.
+
+    Raises
+    ------
+    InvalidArgumentError
+        One is no name, or one that means something else to templates.
+    """
+    for name in variables:
+        if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
+            raise InvalidArgumentError(f"template_options: {str(name)[:80]!r} cannot be set")
+    return dict(variables)
 
 
 def _read_text(path: Path) -> str:
