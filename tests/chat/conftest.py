@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import lily_tiny
-from lily import Model, Session
+from lily import Model
 from lily.text import ChatTemplate, Tokenizer
+from scripted_answers import scripted
 
 
 @pytest.fixture(scope="session")
@@ -38,32 +38,5 @@ def model(tiny) -> Iterator[Model]:
 
 @pytest.fixture
 def script(monkeypatch, model) -> Callable[..., None]:
-    """A function that makes the model say the given texts, one for each turn.
-
-    The engine computes every token; a mask leaves it no choice. A text that ends in "<cut>" is not followed by the end
-    of the turn.
-    """
-    generation = Session.generation
-    answers: list[str] = []
-
-    def scripted(self, *arguments, **options):
-        text = answers.pop(0)
-        ids = model.tokenizer.encode(text.removesuffix("<cut>"))
-        if not text.endswith("<cut>"):
-            ids.append(model.tokenizer.token_id("<|im_end|>"))
-        made = generation(self, *arguments, **options)
-
-        def only_the_next() -> np.ndarray:
-            mask = np.zeros((model.sampled_vocab_size + 31) // 32, dtype=np.uint32)
-            token = ids[len(made.tokens)]
-            mask[token // 32] = 1 << (token % 32)
-            return mask
-
-        made.mask = only_the_next
-        return made
-
-    def install(*texts: str) -> None:
-        monkeypatch.setattr(Session, "generation", scripted)
-        answers[:] = texts
-
-    return install
+    """Makes the model say the given texts, one for each turn."""
+    return scripted(monkeypatch, model)

@@ -16,6 +16,7 @@ import uvicorn  # noqa: E402
 import lily_tiny  # noqa: E402
 from lily import Model  # noqa: E402
 from lily.server import ServerOptions, create_app  # noqa: E402
+from scripted_answers import scripted  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +54,9 @@ def start(model):
 def client(start):
     with start() as client:
         yield client
+
+
+@pytest.fixture
+def script(monkeypatch, model):
+    """Makes the model say the given texts, one for each turn."""
+    return scripted(monkeypatch, model)

@@ -3,6 +3,7 @@
 import pytest
 
 from evaluate import reference_results, skill_records
+from lily import Model
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 
@@ -24,6 +25,20 @@ def test_messages_and_their_count(client):
 def test_thinking_comes_first(client):
     body = ask(client, thinking={"type": "enabled", "budget_tokens": 1024}).json()
     assert [block["type"] for block in body["content"]] == ["thinking", "text"]
+
+
+def test_billing_lines_do_not_change_an_id(client, monkeypatch):
+    asked = []
+    cached_session = Model.cached_session
+    monkeypatch.setattr(
+        Model, "cached_session", lambda self, ids, **more: asked.append(list(ids)) or cached_session(self, ids, **more)
+    )
+    for line in ("a1", "b2c3", "x" * 80):
+        header = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2; cch={line}"}
+        for system in ([header, {"type": "text", "text": "Go."}], f"{header['text']}\nGo.", "Go."):
+            assert ask(client, system=system, max_tokens=1).status_code == 200
+    assert len(asked) == 9
+    assert all(ids == asked[0] for ids in asked)
 
 
 def test_billing_lines_do_not_matter(client):

@@ -144,6 +144,11 @@ FOUND = [  # by longer runs of the fuzz above
     ("/v1/responses", ("instructions",), "\ud800"),
     ("/v1/completions", ("model",), "\ud800"),
     ("/v1/messages", ("model",), "\ud800"),
+    ("/v1/chat/completions", ("chat_template_kwargs",), {"self": 1}),
+    ("/v1/chat/completions", ("chat_template_kwargs",), {"template": "x"}),
+    ("/v1/responses", ("chat_template_kwargs",), {"namespace": None}),
+    ("/v1/chat/completions", ("tools", 0, "function", "name"), "<tool_call>"),
+    ("/v1/messages", ("tools", 0, "name"), "<|im_end|>"),
 ]
 
 
