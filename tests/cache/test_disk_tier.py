@@ -133,6 +133,13 @@ def test_a_directory_that_fails_costs_no_request(load, prompt, tmp_path, caplog)
     assert "cannot write" in caplog.text
 
 
+def test_a_directory_that_cannot_be_is_named(load, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=r"prefix_cache_dir: .*file"):
+            load(prefix_cache_dir=path)
+
+
 def test_directory_without_a_cache_is_refused(load, tmp_path):
     with pytest.raises(ConfigError, match="prefix_cache_dir"):
         load(prefix_cache_dir=tmp_path, prefix_cache_bytes=0)

@@ -93,24 +93,28 @@ def test_an_interrupted_generation_is_130():
     assert b"Traceback" not in error
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_serving_answers_and_ends_when_it_is_told_to():
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_serving_answers_and_ends_when_it_is_told_to(told, tmp_path):
     pytest.importorskip("starlette", reason="needs the extra for the server")
     httpx = pytest.importorskip("httpx")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = ["serve", "--model", "lily-tiny", "--port", str(port)]
+    arguments = ["serve", "--model", "lily-tiny", "--port", str(port), "--cache-dir", str(tmp_path / "cache")]
     process = subprocess.Popen([*LILY, *arguments], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=ENVIRONMENT)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
             _wait_for(client, httpx.ConnectError)
-            messages = [{"role": "user", "content": "Hello!"}]
+            messages = [{"role": "user", "content": "Hello! " * 40}]
             answer = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 5}).json()
             assert answer["usage"]["completion_tokens"] == 5
-        process.send_signal(signal.SIGINT)
+        process.send_signal(told)
         _, error = process.communicate(timeout=60)
         assert b"Traceback" not in error
+        assert process.returncode == 0
+        # The model was closed: what it knows is there for the next process.
+        assert list((tmp_path / "cache").iterdir())
     finally:
         process.kill()
         process.wait()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lily import _core
 from lily.cache.radix_tree import Node, RadixTree
-from lily.errors import CheckpointError, LilyError
+from lily.errors import CheckpointError, ConfigError, LilyError
 from lily.session_file import load_snapshot, read_tokens, save_snapshot
 
 if TYPE_CHECKING:
@@ -57,8 +57,11 @@ class DiskTier:
         self._tree: RadixTree[str] = RadixTree()
         self._files: OrderedDict[str, _File] = OrderedDict()  # by name, least recently used first
         self._bytes = 0
-        directory.mkdir(parents=True, exist_ok=True)
-        self._scan(model)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._scan(model)
+        except OSError as error:
+            raise ConfigError(f"prefix_cache_dir: {directory} is no directory to use ({error.strerror})") from error
 
     @property
     def files(self) -> int:

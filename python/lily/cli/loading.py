@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lily.cli.progress import ProgressBars
@@ -13,7 +14,13 @@ __all__ = ["load_model"]
 
 
 def load_model(
-    source: str, *, backend: str = "auto", max_context: int | None = None, threads: int | None = None
+    source: str,
+    *,
+    backend: str = "auto",
+    max_context: int | None = None,
+    threads: int | None = None,
+    prefix_cache_bytes: int | None = None,
+    prefix_cache_dir: Path | None = None,
 ) -> Model:
     """Load a model, with a bar for downloads on a terminal; arguments and errors as for `lily.Model.load`."""
     from lily.model import Model
@@ -24,5 +31,7 @@ def load_model(
             backend=backend,
             max_context=max_context,
             threads=threads,
+            prefix_cache_bytes=prefix_cache_bytes,
+            prefix_cache_dir=prefix_cache_dir,
             progress=bars.report if bars.visible else False,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,6 +42,12 @@ def serve(
     convert_system: Annotated[
         bool, typer.Option("--convert-system", help="Take system messages within a conversation as the user's.")
     ] = False,
+    cache_gb: Annotated[
+        float | None, typer.Option(min=0, help="Memory of the prefix cache, in GB; 0: none. [a tenth, at most 2 GiB]")
+    ] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Directory that keeps prompts over restarts; its files hold their tokens.")
+    ] = None,
     threads: options.Threads = None,
     context: options.Context = None,
     backend: options.Backend = "auto",
@@ -68,5 +75,12 @@ def serve(
         unknown_fields="ignore" if ignore_unknown else "refuse",
         later_system="convert" if convert_system else "refuse",
     )
-    with loading.load_model(model_option or model, backend=backend, max_context=context, threads=threads) as loaded:
+    with loading.load_model(
+        model_option or model,
+        backend=backend,
+        max_context=context,
+        threads=threads,
+        prefix_cache_bytes=None if cache_gb is None else int(cache_gb * 1e9),
+        prefix_cache_dir=cache_dir,
+    ) as loaded:
         run_server(loaded, server_options, host=host, port=port)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -25,7 +29,7 @@ def serve(
     port: int = 8080,
     log_level: str = "info",
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM; requests in work get ten seconds to end.
+    """Serve a model until SIGINT or SIGTERM, then return; requests in work get ten seconds to end.
 
     Parameters
     ----------
@@ -39,6 +43,25 @@ def serve(
         Of uvicorn's own messages.
     """
     app = create_app(model, options)
-    uvicorn.run(
-        app, host=host, port=port, log_level=log_level, timeout_graceful_shutdown=_SHUTDOWN_SECONDS, server_header=False
-    )
+    with _sigterm_returns():
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_level=log_level,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            server_header=False,
+        )
+
+
+@contextlib.contextmanager
+def _sigterm_returns() -> Iterator[None]:
+    """uvicorn raises the signal again after its shutdown, which would end the process before the model is closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
