@@ -62,6 +62,8 @@ def test_images_and_the_like_are_refused_and_never_dropped(kind):
 def test_text_parts_are_joined():
     parts = [{"type": "text", "text": "a "}, {"type": "input_text", "text": "b"}, "c"]
     assert normalize_messages([message("user", parts)])[0]["content"] == "a bc"
+    refused = message("assistant", [{"type": "refusal", "refusal": "I must not."}])
+    assert normalize_messages([message("user"), refused])[1]["content"] == "I must not."
 
 
 def test_results_are_put_into_the_order_of_their_calls():

@@ -52,6 +52,9 @@ def test_errors_have_anthropic_s_shape(client):
     for fields, name in (
         ({"max_tokens": 0}, "max_tokens"),
         ({"nothing": 1}, "nothing"),
+        ({"thinking": {"type": "some"}}, "thinking"),
+        ({"thinking": {"budget_tokens": 9}}, "thinking"),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": "x"}}, "disable_parallel_tool_use"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages.0.content.0"),
     ):
         response = ask(client, **fields)

@@ -105,6 +105,8 @@ def test_a_tool_call_is_made_and_streamed_alike(client):
         ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0]"),
         ({"messages": [*HELLO, {"role": "system", "content": "x"}, *HELLO]}, "messages[1]"),
+        ({"messages": [*HELLO, {"role": "function", "content": "x"}]}, "messages[1]"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "Hi, I"}]}, "messages"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]}]},
             "messages[0].content[0]",
@@ -132,6 +134,11 @@ def test_other_errors(client):
     page = client.get("/v1/models", headers={"origin": "https://example.org"})
     assert page.status_code == 403
     assert "access-control-allow-origin" not in page.headers
+
+
+def test_top_p_of_0_is_greedy(client):
+    greedy = ask(client, max_tokens=20).json()["choices"]
+    assert ask(client, max_tokens=20, temperature=2, top_p=0).json()["choices"] == greedy
 
 
 def test_developer_messages_are_system_messages(client):

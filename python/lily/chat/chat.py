@@ -35,7 +35,6 @@ __all__ = ["Chat", "ChatSupport"]
 
 Tool = Mapping[str, Any] | Callable[..., Any]
 _HEADER_LENGTH = 64  # characters, at most
-_RESULT_ROLES = ("user", "tool", "system", "developer")
 
 
 class ChatSupport:
@@ -340,7 +339,7 @@ class Chat:
         """The conversation to answer."""
         self._cancelled.clear()
         messages = [*self._messages, *([] if message is None else [message])]
-        if messages and messages[-1].get("role") not in _RESULT_ROLES:
+        if messages and messages[-1].get("role") == "assistant":
             raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
         return messages
 

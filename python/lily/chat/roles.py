@@ -101,6 +101,8 @@ def _part_text(where: str, part: Any) -> str:
     if not isinstance(part, Mapping):
         raise TemplateError(f"{where} must be a mapping with a type, not a {type(part).__name__}")
     kind = part.get("type", "text")
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])
     if kind not in _TEXT_PARTS:
         raise TemplateError(f"{where} is of type {kind!r}; this engine reads text only, no images, audio or files")
     text = part.get("text")

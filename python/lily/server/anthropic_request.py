@@ -8,6 +8,7 @@ from typing import Any
 
 from lily.server.errors import ApiError, unsupported
 from lily.server.fields import Fields
+from lily.server.openai_fields import top_p_of
 from lily.server.service import Service
 from lily.server.turns import ChatRequest
 
@@ -15,6 +16,7 @@ __all__ = ["anthropic_chat_request"]
 
 # A coding client begins its system prompt with a line that differs in every request; no prefix would ever match.
 _BILLING_HEADER = "x-anthropic-billing-header:"
+_THINKING = ("enabled", "adaptive", "disabled")
 
 
 def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
@@ -30,18 +32,20 @@ def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
         messages += _message(place, message)
         places += [place] * (len(messages) - len(places))
     thinking = fields.mapping("thinking") or {"type": "disabled"}
+    if thinking.get("type") not in _THINKING:
+        raise fields.wrong("thinking", f"an object whose type is one of {', '.join(_THINKING)}", thinking)
     choice = fields.mapping("tool_choice")
     default = service.model.default_sampling
     sampling: dict[str, Any] = {
         "temperature": fields.number("temperature", 0, 1),
-        "top_p": fields.number("top_p", 0, 1),
+        "top_p": top_p_of(fields),
         "top_k": fields.integer("top_k", 0),
     }
     budget = Fields(thinking, "thinking.").integer("budget_tokens", 0)
     options = {
         "stop": fields.strings("stop_sequences", 16),
         "tool_choice": _tool_choice(choice),
-        "parallel_tool_calls": not (choice or {}).get("disable_parallel_tool_use", False),
+        "parallel_tool_calls": not Fields(choice or {}, "tool_choice.").flag("disable_parallel_tool_use", False),
         "max_thinking_tokens": budget,
     }
     fields.ignore("metadata", "service_tier", "context_management", "output_config", "betas", "inference_geo")
@@ -49,7 +53,7 @@ def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
         messages=messages,
         tools=[_tool(f"tools.{index}", tool) for index, tool in enumerate(fields.items("tools") or [])],
         sampling=dataclasses.replace(default, **{name: one for name, one in sampling.items() if one is not None}),
-        thinking=thinking.get("type") in ("enabled", "adaptive"),
+        thinking=thinking["type"] != "disabled",
         options=options,
         later_system=service.options.later_system,
         places=places,

@@ -19,10 +19,12 @@ __all__ = [
     "sampling_of",
     "template_options_of",
     "timings_body",
+    "top_p_of",
     "usage_body",
 ]
 
 INF = float("inf")
+_LEAST_TOP_P = 1e-9
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -30,7 +32,7 @@ def sampling_of(fields: Fields, default: Sampling) -> Sampling:
     """The checkpoint's sampling, changed as the request says; top_k, min_p and repetition_penalty are extensions."""
     given: dict[str, Any] = {
         "temperature": fields.number("temperature", 0, INF),
-        "top_p": fields.number("top_p", 0, 1),
+        "top_p": top_p_of(fields),
         "top_k": fields.integer("top_k", -1),
         "min_p": fields.number("min_p", 0, 1),
         "presence_penalty": fields.number("presence_penalty", -2, 2),
@@ -44,6 +46,12 @@ def sampling_of(fields: Fields, default: Sampling) -> Sampling:
     if given["top_k"] == -1:
         given["top_k"] = 0
     return dataclasses.replace(default, **{name: value for name, value in given.items() if value is not None})
+
+
+def top_p_of(fields: Fields) -> float | None:
+    """top_p, of which the APIs allow 0: the most probable token alone."""
+    top_p = fields.number("top_p", 0, 1)
+    return _LEAST_TOP_P if top_p == 0 else top_p
 
 
 def _logit_bias(fields: Fields) -> dict[int, float] | None:
