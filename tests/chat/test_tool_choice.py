@@ -60,6 +60,19 @@ def test_wrong_options_are_named(options, reason):
         TurnOptions().changed(options)
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"later_system": "drop"}, "later_system"),
+        ({"template_options": 5}, "template_options"),
+        *(({"template_options": {name: 1}}, "template_options") for name in ("self", "tools", "range", "a b", 3)),
+    ],
+)
+def test_wrong_options_of_a_chat_are_named(model, options, reason):
+    with pytest.raises(InvalidArgumentError, match=reason):
+        model.chat(**options)
+
+
 def test_profiles_by_name():
     assert TurnOptions.of({"sampling": "coding"}).sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
     assert TurnOptions().sampling == "auto"

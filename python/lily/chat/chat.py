@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
@@ -83,10 +83,12 @@ class Chat:
         self._model = model
         self._first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages: list[dict[str, Any]] = [*self._first, *copied_messages(messages)]
+        if later_system not in get_args(LaterSystem):
+            raise InvalidArgumentError(f'later_system must be "refuse" or "convert", not {later_system!r}')
         self._later_system: LaterSystem = later_system
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
         self._options = TurnOptions.of(options)
-        self._template_options = checked_variables(template_options or {})
+        self._template_options = checked_variables({} if template_options is None else template_options)
         if thinking is not None:
             self._template_options["enable_thinking"] = thinking
         if preserve_thinking:

@@ -165,6 +165,8 @@ def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     InvalidArgumentError
         One is no name, or one that means something else to templates.
     """
+    if not isinstance(variables, Mapping):
+        raise InvalidArgumentError(f"template_options must be a mapping, not a {type(variables).__name__}")
     for name in variables:
         if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
             raise InvalidArgumentError(f"template_options: {str(name)[:80]!r} cannot be set")
