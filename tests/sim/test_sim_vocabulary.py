@@ -37,8 +37,9 @@ def test_simdgroup_operations_on_float(make_device: Any, options: Any) -> None:
     prefix = np.concatenate([[np.float32(0)], running[:-1]])
     total = butterfly(x, np.add)
     q = [total, butterfly(np.float32(2) * x, np.add), butterfly(np.float32(3) * x, np.add), np.float32(32)]
+    once_rounded = (x.astype(np.float64) * np.float32(0.01) + 1).astype(np.float32)  # a fused multiply-add
     expected = [
-        total, x.max(), x.min(), butterfly(np.float32(1) + x * np.float32(0.01), np.multiply), prefix, running,
+        total, x.max(), x.min(), butterfly(once_rounded, np.multiply), prefix, running,
         x[lanes ^ 5], x[np.where(lanes + 3 > 31, lanes, lanes + 3)], x[np.where(lanes < 3, lanes, lanes - 3)], x[17],
         x[(lanes * 7 + 3) % 32], x[0], q[0] + q[2] - q[2] + q[3], x.astype(np.float16).astype(np.float32)[lanes ^ 1],
         from_bfloat16(to_bfloat16(x))[lanes ^ 2],

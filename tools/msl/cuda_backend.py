@@ -162,7 +162,6 @@ def _entry(number: int, entry: EntryPoint, module: Module) -> str:
     return (
         f"#if LILY_ENTRY == {number}\n"
         f'extern "C" __global__ void {bounds} {entry.host_name}({parameters}) {{\n'
-        "  ::lily_cuda::wait_for_predecessors();\n"
         f"  {kernel.name}{arguments}({passed});\n}}\n#endif\n"
     )
 

@@ -30,7 +30,7 @@ METAL_FUNC float twice(float x) { return 2.0f * x; }
   out[32 * o++ + lane] = simd_sum(v);
   out[32 * o++ + lane] = simd_max(v);
   out[32 * o++ + lane] = simd_min(v);
-  out[32 * o++ + lane] = simd_product(1.0f + v * 0.01f);
+  out[32 * o++ + lane] = simd_product(fma(v, 0.01f, 1.0f));
   out[32 * o++ + lane] = simd_prefix_exclusive_sum(v);
   out[32 * o++ + lane] = simd_prefix_inclusive_sum(v);
   out[32 * o++ + lane] = simd_shuffle_xor(v, ushort(5));

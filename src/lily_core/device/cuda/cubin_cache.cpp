@@ -8,8 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -70,10 +71,9 @@ void CubinCache::store(const std::string& key, const std::string& cubin) const {
   fs::create_directories(folder_, failed);
   if (failed) return;
   const fs::path path = file_of(key);
-  std::ostringstream suffix;
-  suffix << '.' << getpid() << '.' << std::this_thread::get_id();
+  const std::size_t thread = std::hash<std::thread::id>{}(std::this_thread::get_id());
   fs::path temporary = path;
-  temporary += suffix.str();
+  for (const std::string& part : {std::to_string(getpid()), std::to_string(thread)}) (temporary += '.') += part;
   {
     std::ofstream file(temporary, std::ios::binary);
     file << kMagic << digest(cubin) << '\n' << cubin;

@@ -79,7 +79,6 @@ void Driver::find_functions() {
   find(library_, "cuGraphExecDestroy", destroy_graph_exec);
   find(library_, "cuGraphExecKernelNodeSetParams_v2", set_kernel_node);
   find(library_, "cuGraphLaunch", launch_graph);
-  add_edges = reinterpret_cast<decltype(add_edges)>(dlsym(library_, "cuGraphAddDependencies_v2"));
 }
 
 std::string Driver::text(Result result) const {
@@ -110,7 +109,6 @@ Context::Context(std::shared_ptr<const Driver> driver) : driver_(std::move(drive
   driver_->check(driver_->device_attribute(&minor, kComputeCapabilityMinor, device_), "asking the GPU's generation");
   if (major < 8) refuse("the " + gpu_name_ + " is older than the Ampere generation, the first with bfloat16");
   architecture_ = "sm_" + std::to_string(10 * major + minor);
-  has_programmatic_launch_ = major >= 9 && driver_->add_edges != nullptr;
   driver_->check(driver_->retain_context(&handle_, device_), "opening a context on the " + gpu_name_);
 }
 

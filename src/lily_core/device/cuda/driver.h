@@ -48,16 +48,6 @@ struct KernelNodeParameters {
   ContextHandle* context = nullptr;
 };
 
-// CUgraphEdgeData. A programmatic edge lets the kernel at its end start while the one at its begin still runs: the
-// later one waits for the earlier one itself (griddepcontrol.wait).
-struct GraphEdge {
-  unsigned char from_port = 0;
-  unsigned char to_port = 0;
-  unsigned char type = 0;
-  unsigned char reserved[5] = {};
-};
-constexpr GraphEdge kProgrammaticEdge = {.from_port = 1, .to_port = 0, .type = 1, .reserved = {}};
-
 class Driver {
  public:
   // Throws Error(backend) when there is no driver, or no GPU.
@@ -112,9 +102,6 @@ class Driver {
                             const KernelNodeParameters*) = nullptr;
   Result (*add_dependencies)(GraphHandle*, GraphNodeHandle* const* from, GraphNodeHandle* const* to,
                              std::size_t) = nullptr;
-  // Null in drivers before CUDA 12.3.
-  Result (*add_edges)(GraphHandle*, GraphNodeHandle* const* from, GraphNodeHandle* const* to, const GraphEdge*,
-                      std::size_t) = nullptr;
   Result (*instantiate_graph)(GraphExecHandle**, GraphHandle*, unsigned long long flags) = nullptr;
   Result (*destroy_graph_exec)(GraphExecHandle*) = nullptr;
   Result (*set_kernel_node)(GraphExecHandle*, GraphNodeHandle*, const KernelNodeParameters*) = nullptr;
@@ -138,7 +125,6 @@ class Context {
   [[nodiscard]] const Driver& driver() const { return *driver_; }
   [[nodiscard]] const std::string& gpu_name() const { return gpu_name_; }
   [[nodiscard]] const std::string& architecture() const { return architecture_; }  // "sm_90"
-  [[nodiscard]] bool has_programmatic_launch() const { return has_programmatic_launch_; }
 
   // Makes the context current in this thread for a while.
   class Use {
@@ -161,7 +147,6 @@ class Context {
   ContextHandle* handle_ = nullptr;
   std::string gpu_name_;
   std::string architecture_;
-  bool has_programmatic_launch_ = false;
 };
 
 }  // namespace lily::device::cuda

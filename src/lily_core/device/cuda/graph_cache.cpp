@@ -93,12 +93,7 @@ class GraphCache::Graph {
     }
     if (from.empty()) return;
     const Driver& driver = context_->driver();
-    if (context_->has_programmatic_launch()) {
-      const std::vector<GraphEdge> edges(from.size(), kProgrammaticEdge);
-      driver.check(driver.add_edges(graph_, from.data(), to.data(), edges.data(), from.size()), "ordering a graph");
-    } else {
-      driver.check(driver.add_dependencies(graph_, from.data(), to.data(), from.size()), "ordering a graph");
-    }
+    driver.check(driver.add_dependencies(graph_, from.data(), to.data(), from.size()), "ordering a graph");
   }
 
   std::shared_ptr<const Context> context_;

@@ -46,13 +46,4 @@ LILY_FN T position(uint index) {
 
 extern __shared__ __align__(16) unsigned char threadgroup_memory[];
 
-// With programmatic dependent launch the kernels that follow may take their places on the chip while this one runs, as
-// this one did while those before it ran: nothing they write may be touched before this returns.
-LILY_FN void wait_for_predecessors() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 }  // namespace lily_cuda
