@@ -48,6 +48,8 @@ __all__ = ["Model", "available_backends"]
 
 logger = logging.getLogger("lily")
 
+_GPUS = ("metal", "cuda")  # the first that is there is the default
+
 
 class Model:
     """Weights mapped in place and the backend that runs them. Made by `Model.load`.
@@ -548,8 +550,10 @@ def available_backends() -> tuple[str, ...]:
 def _choose_backend(name: str) -> str:
     names = available_backends()
     if name == "auto":
-        return next((device for device in ("metal", "cuda") if device in names), "cpu")
+        return next((device for device in _GPUS if device in names), "cpu")
     if name not in names:
+        if name in _GPUS:
+            _core.device.open(name)  # its error says what is missing
         listed = ", ".join(f'"{known}"' for known in ("auto", *names))
         raise BackendError(f'backend "{name}" is not part of this build or not on this machine; available: {listed}')
     return name

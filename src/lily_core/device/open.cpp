@@ -4,6 +4,7 @@
 #include "engine/error.h"
 #ifdef LILY_HAS_CUDA
 #include "device/cuda.h"
+#include "device/cuda/driver.h"
 #endif
 #ifdef LILY_HAS_METAL
 #include "device/metal.h"
@@ -13,6 +14,21 @@
 #endif
 
 namespace lily::device {
+namespace {
+
+#ifdef LILY_HAS_CUDA
+// Opening the device says what is missing; here only whether there is a GPU counts.
+bool has_cuda() {
+  try {
+    static_cast<void>(cuda::Driver::load());
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+#endif
+
+}  // namespace
 
 std::vector<std::string> available_devices() {
   std::vector<std::string> names;
@@ -20,7 +36,7 @@ std::vector<std::string> available_devices() {
   if (has_metal()) names.emplace_back("metal");
 #endif
 #ifdef LILY_HAS_CUDA
-  names.emplace_back("cuda");
+  if (has_cuda()) names.emplace_back("cuda");
 #endif
 #ifdef LILY_HAS_SIM
   names.emplace_back("sim");
