@@ -117,8 +117,8 @@ struct Activations {
   std::vector<float> values;
 
   Activations(const KernelTable& kernels, std::int64_t count, std::int64_t columns, int bits)
-      : high(aligned_bytes(count * columns)),
-        low(aligned_bytes(count * columns)),
+      : high(aligned_bytes(count * lily::cpu::row_stride(columns))),
+        low(aligned_bytes(count * lily::cpu::row_stride(columns))),
         scales(aligned_bytes(count * columns / kGroup * 4)),
         sums(aligned_bytes(count * columns / kGroup * 4)),
         values(static_cast<std::size_t>(count * columns)) {
@@ -127,6 +127,7 @@ struct Activations {
     for (float& value : values) value = normal(random);
     rows = {count,
             columns,
+            lily::cpu::row_stride(columns),
             static_cast<std::int32_t>(kGroup),
             bits == 4 ? ColumnOrder::nibble : ColumnOrder::natural,
             reinterpret_cast<std::int8_t*>(high.get()),
@@ -138,7 +139,7 @@ struct Activations {
 
   void quantize(const KernelTable& kernels, std::int64_t m) {
     kernels.quantize_row(values.data() + m * rows.columns, rows.columns, rows.group_size, rows.order,
-                         rows.high + m * rows.columns, rows.low + m * rows.columns, rows.scales + m * rows.groups(),
+                         rows.high + m * rows.stride, rows.low + m * rows.stride, rows.scales + m * rows.groups(),
                          rows.sums + m * rows.groups());
   }
 };

@@ -125,11 +125,12 @@ class AffineProblem {
       : case_(c),
         groups_(c.columns / c.group_size),
         stored_(c.inputs + 3),
+        stride_(lily::cpu::row_stride(c.columns)),
         weight_(bytes(c.rows * c.columns * c.bits / 8), c.pad),
         scales_(bytes(c.rows * groups_ * lily::element_bytes(c.type)), c.pad),
         biases_(bytes(c.rows * groups_ * lily::element_bytes(c.type)), c.pad),
-        high_(bytes(stored_ * c.columns), 0, 64),
-        low_(bytes(stored_ * c.columns), 0, 64),
+        high_(bytes((stored_ - 1) * stride_ + c.columns), 0, 64),
+        low_(bytes((stored_ - 1) * stride_ + c.columns), 0, 64),
         x_scales_(bytes(stored_ * groups_ * 4), 0, 4),
         x_sums_(bytes(stored_ * groups_ * 4), 0, 4),
         x_(static_cast<std::size_t>(stored_ * c.columns)) {
@@ -151,6 +152,7 @@ class AffineProblem {
                biases_.data()};
     rows_ = {stored_,
              c.columns,
+             stride_,
              c.group_size,
              c.bits == 4 ? ColumnOrder::nibble : ColumnOrder::natural,
              high_.as<std::int8_t>(),
@@ -166,7 +168,7 @@ class AffineProblem {
   void quantize(const KernelTable& kernels) {
     for (std::int64_t m = 0; m < stored_; ++m) {
       kernels.quantize_row(x_.data() + m * case_.columns, case_.columns, case_.group_size, rows_.order,
-                           rows_.high + m * case_.columns, rows_.low + m * case_.columns, rows_.scales + m * groups_,
+                           rows_.high + m * stride_, rows_.low + m * stride_, rows_.scales + m * groups_,
                            rows_.sums + m * groups_);
     }
   }
@@ -197,7 +199,7 @@ class AffineProblem {
     return case_.bits == 8 ? k : k / 8 * 8 + k % 8 / 2 + 4 * (k % 2);
   }
   [[nodiscard]] std::int64_t quantized(std::int64_t row, std::int64_t k) const {
-    const std::int64_t at = row * case_.columns + place(k);
+    const std::int64_t at = row * stride_ + place(k);
     return 256 * rows_.high[at] + rows_.low[at];
   }
 
@@ -235,6 +237,7 @@ class AffineProblem {
   AffineCase case_;
   std::int64_t groups_;
   std::int64_t stored_;
+  std::int64_t stride_;  // bytes
   GuardedBytes weight_, scales_, biases_, high_, low_, x_scales_, x_sums_;
   std::vector<float> x_;
   std::vector<std::int32_t> index_;
@@ -321,7 +324,7 @@ void check_affine(const AffineCase& c, const std::vector<const KernelTable*>& ta
   check_quantized(problem, c.text());
   problem.make_expected();
   const QuantizedRows& rows = problem.rows();
-  const auto size = static_cast<std::size_t>(rows.rows * rows.columns);
+  const auto size = static_cast<std::size_t>((rows.rows - 1) * rows.stride + rows.columns);
   const std::vector<std::int8_t> high(rows.high, rows.high + size);
   const std::vector<std::int8_t> low(rows.low, rows.low + size);
   const std::vector<float> scales(rows.scales, rows.scales + rows.rows * rows.groups());

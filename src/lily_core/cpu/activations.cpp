@@ -31,12 +31,13 @@ void Activations::require(const Matrix& matrix) {
   }
   Representation& added = representations_[used_++];
   const std::int64_t groups = columns_ / matrix.group_size;
-  added.high.reserve(row_count_ * columns_);
-  added.low.reserve(row_count_ * columns_);
+  added.high.reserve(row_count_ * row_stride(columns_));
+  added.low.reserve(row_count_ * row_stride(columns_));
   added.scales.reserve(row_count_ * groups);
   added.sums.reserve(row_count_ * groups);
   added.view = {.rows = row_count_,
                 .columns = columns_,
+                .stride = row_stride(columns_),
                 .group_size = matrix.group_size,
                 .order = column_order(matrix),
                 .high = added.high.data(),
@@ -48,8 +49,9 @@ void Activations::require(const Matrix& matrix) {
 void Activations::quantize(const KernelTable& kernels, std::int64_t row) {
   for (std::size_t i = 0; i < used_; ++i) {
     const QuantizedRows& view = representations_[i].view;
-    kernels.quantize_row(rows_ + row * columns_, columns_, view.group_size, view.order, view.high + row * columns_,
-                         view.low + row * columns_, view.scales + row * view.groups(), view.sums + row * view.groups());
+    kernels.quantize_row(rows_ + row * columns_, columns_, view.group_size, view.order, view.high + row * view.stride,
+                         view.low + row * view.stride, view.scales + row * view.groups(),
+                         view.sums + row * view.groups());
   }
 }
 

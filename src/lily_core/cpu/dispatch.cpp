@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "cpu/amx_permission.h"
 #include "cpu/isa/isa.h"
 #include "engine/error.h"
 
@@ -39,7 +40,10 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni");
 }
 
+bool has_amx() { return has_avx512() && request_amx(); }
+
 constexpr Isa kIsas[] = {
+    {"amx", has_amx, fill_matmul_amx, fill_float_avx512},
     {"avx512", has_avx512, fill_matmul_avx512, fill_float_avx512},
     {"avx2", has_avx2, fill_matmul_avx2, fill_float_avx2},
     {"portable", always, fill_matmul_portable, fill_float_portable},

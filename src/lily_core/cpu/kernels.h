@@ -26,6 +26,7 @@ enum class ColumnOrder : std::uint8_t { natural, nibble };  // natural for affin
 struct QuantizedRows {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
+  std::int64_t stride = 0;  // bytes between rows of high and low: a multiple of 64, see row_stride
   std::int32_t group_size = 0;
   ColumnOrder order = ColumnOrder::natural;
   std::int8_t* high = nullptr;  // [rows, columns], 64-byte aligned
@@ -35,6 +36,9 @@ struct QuantizedRows {
 
   [[nodiscard]] std::int64_t groups() const { return columns / group_size; }
 };
+
+// A stride for rows of int8 that keeps the same columns of neighbouring rows out of each other's cache sets.
+[[nodiscard]] constexpr std::int64_t row_stride(std::int64_t columns) { return (columns + 63) / 128 * 128 + 64; }
 
 // y[m, n] for n in [row_begin, row_end) of the weight's rows and m in [0, row_count) of the activation rows.
 struct MatmulArgs {
@@ -97,7 +101,7 @@ struct AttentionArgs {
 };
 
 struct KernelTable {
-  const char* name = nullptr;  // "portable", "avx2", "avx512", "neon"
+  const char* name = nullptr;  // "portable", "avx2", "avx512", "amx", "neon"
 
   // x [columns] -> one row of QuantizedRows. columns is a multiple of group_size. Not finite input gives NaN scales.
   void (*quantize_row)(const float* x, std::int64_t columns, std::int32_t group_size, ColumnOrder order,

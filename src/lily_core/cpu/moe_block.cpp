@@ -11,7 +11,13 @@
 namespace lily::cpu {
 namespace {
 
-std::int64_t task_count(std::int64_t rows) { return (rows + kTaskRows - 1) / kTaskRows; }
+std::int64_t task_count(std::int64_t rows, std::int64_t task_rows = kTaskRows) {
+  return (rows + task_rows - 1) / task_rows;
+}
+
+// Weight rows of an expert's input projections that one task takes: with many activation rows there is enough work
+// for large ones, and a task gathers its activation rows once.
+std::int64_t input_task_rows(std::int64_t rows) { return rows < 64 ? kTaskRows : 4 * kTaskRows; }
 
 }  // namespace
 
@@ -81,14 +87,15 @@ void CpuBackend::expert_gate_up(const ExpertGroup& group, std::int64_t row_begin
   const std::int64_t width = group.mlp->gate_proj.rows;
   float* act = shared ? shared_act_.data() : expert_act_.data() + group.begin * width;
   AlignedBuffer<float>& up = scratch(worker).tile;
-  up.reserve(group.count * kTaskRows);
+  const std::int64_t stride = row_end - row_begin;
+  up.reserve(group.count * stride);
   const std::int32_t* rows = assignment_row_.data() + group.begin;
   multiply_block(group.mlp->gate_proj, row_begin, row_end, input_, rows, group.count, act, width, worker);
-  multiply_block(group.mlp->up_proj, row_begin, row_end, input_, rows, group.count, up.data() - row_begin, kTaskRows,
+  multiply_block(group.mlp->up_proj, row_begin, row_end, input_, rows, group.count, up.data() - row_begin, stride,
                  worker);
   for (std::int64_t i = 0; i < group.count; ++i) {
     float* gate = act + i * width + row_begin;
-    kernels_.silu_multiply(gate, up.data() + i * kTaskRows, row_end - row_begin, gate);
+    kernels_.silu_multiply(gate, up.data() + i * stride, stride, gate);
   }
 }
 
@@ -132,15 +139,16 @@ void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
   group_by_expert(moe);
 
   // The shared expert, the longest group, goes first so that the threads end together.
-  const std::int64_t shared_tasks = task_count(config_.shared_expert_intermediate_size);
-  const std::int64_t expert_tasks = task_count(config_.moe_intermediate_size);
+  const std::int64_t task_rows = input_task_rows(rows);
+  const std::int64_t shared_tasks = task_count(config_.shared_expert_intermediate_size, task_rows);
+  const std::int64_t expert_tasks = task_count(config_.moe_intermediate_size, task_rows);
   const auto routed_groups = static_cast<std::int64_t>(groups_.size()) - 1;
   pool_.parallel_for(shared_tasks + routed_groups * expert_tasks, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t routed_task = task - shared_tasks;
     const ExpertGroup& group =
         routed_task < 0 ? groups_.back() : groups_[static_cast<std::size_t>(routed_task / expert_tasks)];
-    const std::int64_t begin = (routed_task < 0 ? task : routed_task % expert_tasks) * kTaskRows;
-    expert_gate_up(group, begin, std::min(begin + kTaskRows, group.mlp->gate_proj.rows), worker);
+    const std::int64_t begin = (routed_task < 0 ? task : routed_task % expert_tasks) * task_rows;
+    expert_gate_up(group, begin, std::min(begin + task_rows, group.mlp->gate_proj.rows), worker);
   });
   expert_activations_.bind(expert_act_.data(), rows * chosen, config_.moe_intermediate_size, {&any.down_proj});
   shared_activations_.bind(shared_act_.data(), rows, config_.shared_expert_intermediate_size, {&shared.down_proj});

@@ -1,4 +1,4 @@
-// cpu/isa/isa.h -- the translation units of each instruction set: two apiece, one for matmul and one for the rest.
+// cpu/isa/isa.h -- the translation units of each instruction set: one for matmul and one for the rest.
 //
 // Those units are compiled with their own processor flags, so everything in them is internal to them: an inline
 // function that the linker merged with another unit's copy could carry instructions that the processor lacks.
@@ -12,6 +12,7 @@ namespace lily::cpu {
 void fill_matmul_portable(KernelTable& table);
 void fill_matmul_avx2(KernelTable& table);
 void fill_matmul_avx512(KernelTable& table);
+void fill_matmul_amx(KernelTable& table);  // with the float kernels of avx512
 void fill_matmul_neon(KernelTable& table);
 
 // Set every other member.

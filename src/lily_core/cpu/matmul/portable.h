@@ -35,8 +35,8 @@ inline void widen_codes(const std::byte* row, std::int16_t* codes) {
 
 // The values of an activation row in the order of widen_codes.
 inline void join_halves(const QuantizedRows& x, std::int64_t row, std::int16_t* out) {
-  const std::int8_t* high = x.high + row * x.columns;
-  const std::int8_t* low = x.low + row * x.columns;
+  const std::int8_t* high = x.high + row * x.stride;
+  const std::int8_t* low = x.low + row * x.stride;
   for (std::int64_t begin = 0; begin < x.columns; begin += 32) {
     std::int16_t values[32];
     for (int i = 0; i < 32; ++i) values[i] = static_cast<std::int16_t>(256 * high[begin + i] + low[begin + i]);

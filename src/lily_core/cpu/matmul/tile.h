@@ -86,8 +86,8 @@ inline BlockInput<Rows> block_input(const MatmulArgs& args, std::int64_t first) 
   BlockInput<Rows> input;
   for (int r = 0; r < Rows; ++r) {
     const std::int64_t row = args.row_index != nullptr ? args.row_index[first + r] : first + r;
-    input.high[r] = x.high + row * x.columns;
-    input.low[r] = x.low + row * x.columns;
+    input.high[r] = x.high + row * x.stride;
+    input.low[r] = x.low + row * x.stride;
     input.scales[r] = x.scales + row * groups;
     input.sums[r] = x.sums + row * groups;
   }
