@@ -93,7 +93,7 @@ def test_samples():
 
 def test_a_peer_that_is_not_installed(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"no GGUF")
-    job = {"file": str(tmp_path / "model.gguf"), "threads": 1, "prompt": [4], "context": [4], "decode": 2}
+    job = {"file": str(tmp_path / "model.gguf"), "threads": 1, "prompt": [4], "context": [4], "decode": 2, "warm_up": 4}
     with pytest.raises(BenchError, match=r"llama.cpp \(repacked\) failed with exit code 1"):
         run_llama_cpp(sys.executable, "repacked", job)
     with pytest.raises(BenchError, match="cannot be run"):

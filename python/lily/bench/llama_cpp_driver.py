@@ -1,6 +1,6 @@
 """One round of llama.cpp's measurements, run by path in an interpreter that has llama-cpp-python.
 
-Reads a JSON object from standard input (file, threads, prompt, context, decode, repack) and writes one to standard
+Reads a JSON object from standard input (file, threads, prompt, context, decode, warm_up, repack) and writes one to standard
 output: seconds by measurement, "prefill N" and "decode N". Imports nothing of Lily.
 """
 
@@ -60,8 +60,8 @@ class Peer:
         pointer = llama_cpp.llama_get_logits_ith(self.context, -1)
         return int(np.ctypeslib.as_array(pointer, (self.vocab_size,)).argmax())
 
-    def decode(self, context: int, tokens: int) -> float:
-        self.prefill(context)
+    def decode(self, tokens: int) -> float:
+        """Seconds for `tokens` steps after what was fed so far."""
         token = self.best()
         start = time.perf_counter()
         for _ in range(tokens):
@@ -73,11 +73,15 @@ class Peer:
 def main() -> None:
     job = json.load(sys.stdin)
     peer = Peer(job)
-    peer.prefill(max([*job["prompt"], *job["context"]]))
-    peer.decode(16, 4)
-    seconds = {f"prefill {length}": peer.prefill(length) for length in job["prompt"]}
-    for context in job["context"]:
-        seconds[f"decode {context}"] = peer.decode(context, job["decode"])
+    peer.prefill(job["warm_up"])
+    peer.decode(4)
+    seconds = {}
+    for length in sorted({*job["prompt"], *job["context"]}):
+        prefill = peer.prefill(length)
+        if length in job["prompt"]:
+            seconds[f"prefill {length}"] = prefill
+        if length in job["context"]:
+            seconds[f"decode {length}"] = peer.decode(job["decode"])
     json.dump({"version": llama_cpp.__version__, "seconds": seconds}, sys.stdout)
 
 

@@ -98,27 +98,34 @@ def _rounds(
     modes = MODES if workload.gguf is not None else ()
     peers = {mode: {name: Samples() for name in names} for mode in modes}
     tokens = {name: int(name.split()[1]) if name.startswith("prefill") else workload.decode for name in names}
+    # Long enough that nearly every expert is read: the other engine may have pushed the file out of memory.
+    warm_up = 128
     job = {
         "file": str(workload.gguf),
         "threads": threads,
         "prompt": workload.prompt,
         "context": workload.context,
         "decode": workload.decode,
+        "warm_up": warm_up,
     }
-    report("warm-up")
-    engine.prefill(max(*workload.prompt, *workload.context, 16))
     version = ""
     for run in range(workload.runs):
         report(f"round {run + 1} of {workload.runs}: lily")
-        engine.prefill(16)  # the peer's process has taken the caches in between
+        engine.prefill(warm_up)
         for length in workload.prompt:
             lily[f"prefill {length}"].add(length, engine.prefill(length))
         for context in workload.context:
             lily[f"decode {context}"].add(workload.decode, engine.decode(context, workload.decode))
+        report(_last_rates(lily))
         for mode in modes:
             report(f"round {run + 1} of {workload.runs}: llama.cpp, {mode}")
             done = run_llama_cpp(workload.peer_python, mode, job)
             version = done["version"]
             for name in names:
                 peers[mode][name].add(tokens[name], done["seconds"][name])
+            report(_last_rates(peers[mode]))
     return lily, peers, version
+
+
+def _last_rates(figures: dict[str, Samples]) -> str:
+    return ", ".join(f"{name}: {samples.rates[-1]:.1f}" for name, samples in figures.items()) + " tok/s"

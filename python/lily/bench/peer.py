@@ -27,7 +27,7 @@ def run_llama_cpp(python: str, mode: str, job: dict[str, Any]) -> dict[str, Any]
     mode : str
         One of `MODES`.
     job : dict
-        file, threads, prompt (lengths), context (lengths), decode (tokens).
+        file, threads, prompt (lengths), context (lengths), decode (tokens), warm_up (length of a prompt).
 
     Raises
     ------

@@ -123,30 +123,37 @@ void CpuBackend::multiply_block(const Matrix& weight, std::int64_t row_begin, st
   }
 }
 
+// Weight rows of a task when `row_count` activation rows meet `weight_rows` in all: at least four tasks a thread.
+std::int64_t CpuBackend::task_rows(std::int64_t weight_rows, std::int64_t row_count) const {
+  if (row_count > kReadingRows) return kTaskRows;
+  const std::int64_t tasks = weight_rows / (4 * pool_.size() * kTaskRows);
+  return std::clamp(tasks * kTaskRows, kTaskRows, kMaxTaskRows);
+}
+
 void CpuBackend::multiply(std::initializer_list<Product> products, const Activations& x) {
   const std::int64_t count = x.row_count();
   if (count == 0) return;
+  std::int64_t weight_rows = 0;
+  for (const Product& product : products) weight_rows += product.weight->rows;
+  const std::int64_t task_size = task_rows(weight_rows, count);
+  const auto task_count = [&](const Product& product) { return (product.weight->rows + task_size - 1) / task_size; };
   std::int64_t tasks = 0;
-  for (const Product& product : products) tasks += (product.weight->rows + kTaskRows - 1) / kTaskRows;
+  for (const Product& product : products) tasks += task_count(product);
   pool_.parallel_for(tasks, [&](std::int64_t task, std::int64_t worker) {
     const Product* product = products.begin();
-    for (std::int64_t own = (product->weight->rows + kTaskRows - 1) / kTaskRows; task >= own;
-         own = (product->weight->rows + kTaskRows - 1) / kTaskRows) {
-      task -= own;
-      ++product;
-    }
+    for (; task >= task_count(*product); ++product) task -= task_count(*product);
     const Matrix& weight = *product->weight;
-    const std::int64_t begin = task * kTaskRows;
-    const std::int64_t end = std::min(begin + kTaskRows, weight.rows);
+    const std::int64_t begin = task * task_size;
+    const std::int64_t end = std::min(begin + task_size, weight.rows);
     if (!product->accumulate) {
       multiply_block(weight, begin, end, x, nullptr, count, product->out, weight.rows, worker);
       return;
     }
     AlignedBuffer<float>& tile = scratch(worker).tile;
-    tile.reserve(count * kTaskRows);
-    multiply_block(weight, begin, end, x, nullptr, count, tile.data() - begin, kTaskRows, worker);
+    tile.reserve(count * task_size);
+    multiply_block(weight, begin, end, x, nullptr, count, tile.data() - begin, task_size, worker);
     for (std::int64_t row = 0; row < count; ++row) {
-      kernels_.axpy(1.0F, tile.data() + row * kTaskRows, end - begin, product->out + row * weight.rows + begin);
+      kernels_.axpy(1.0F, tile.data() + row * task_size, end - begin, product->out + row * weight.rows + begin);
     }
   });
 }

@@ -17,6 +17,9 @@ namespace lily::cpu {
 
 // Weight rows of one task: enough work to pay for taking it, few enough to balance the threads.
 inline constexpr std::int64_t kTaskRows = 4 * kRowTile;
+// With few activation rows reading the weights is the work, and long stretches of memory are read faster.
+inline constexpr std::int64_t kReadingRows = 4;
+inline constexpr std::int64_t kMaxTaskRows = 8 * kTaskRows;
 
 // Memory that one worker thread uses inside a task.
 struct WorkerScratch {
@@ -68,6 +71,7 @@ class CpuBackend final : public Backend {
   void normalize_rows(std::int64_t begin, const std::vector<float>& weight,
                       std::initializer_list<const Matrix*> matrices);
   void quantize_all(Activations& activations);
+  [[nodiscard]] std::int64_t task_rows(std::int64_t weight_rows, std::int64_t row_count) const;
   void multiply(std::initializer_list<Product> products, const Activations& x);
   void multiply_block(const Matrix& weight, std::int64_t row_begin, std::int64_t row_end, const Activations& x,
                       const std::int32_t* row_index, std::int64_t row_count, float* out, std::int64_t out_stride,

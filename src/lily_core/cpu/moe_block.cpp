@@ -11,13 +11,19 @@
 namespace lily::cpu {
 namespace {
 
-std::int64_t task_count(std::int64_t rows, std::int64_t task_rows = kTaskRows) {
-  return (rows + task_rows - 1) / task_rows;
+std::int64_t task_count(std::int64_t rows, std::int64_t task_rows) { return (rows + task_rows - 1) / task_rows; }
+
+// Fetches the beginning of what is read next, in a place that no hardware can guess.
+void prefetch_rows(const Matrix& weight, std::int64_t row) {
+  constexpr std::int64_t fetched_rows = 2 * kRowTile;
+  const std::byte* codes = weight.weight + row * weight.row_bytes();
+  for (std::int64_t i = 0; i < fetched_rows * weight.row_bytes(); i += 64) __builtin_prefetch(codes + i, 0, 2);
 }
 
 // Weight rows of an expert's input projections that one task takes: with many activation rows there is enough work
 // for large ones, and a task gathers its activation rows once.
-std::int64_t input_task_rows(std::int64_t rows) { return rows < 64 ? kTaskRows : 4 * kTaskRows; }
+constexpr std::int64_t kInputTaskRows = 4 * kTaskRows;
+constexpr std::int64_t kManyRows = 64;
 
 }  // namespace
 
@@ -90,6 +96,7 @@ void CpuBackend::expert_gate_up(const ExpertGroup& group, std::int64_t row_begin
   const std::int64_t stride = row_end - row_begin;
   up.reserve(group.count * stride);
   const std::int32_t* rows = assignment_row_.data() + group.begin;
+  prefetch_rows(group.mlp->up_proj, row_begin);
   multiply_block(group.mlp->gate_proj, row_begin, row_end, input_, rows, group.count, act, width, worker);
   multiply_block(group.mlp->up_proj, row_begin, row_end, input_, rows, group.count, up.data() - row_begin, stride,
                  worker);
@@ -103,15 +110,17 @@ void CpuBackend::expert_gate_up(const ExpertGroup& group, std::int64_t row_begin
 void CpuBackend::expert_down(std::int64_t first_needed_row, std::int64_t row_begin, std::int64_t row_end,
                              std::int64_t worker) {
   AlignedBuffer<float>& tile = scratch(worker).tile;
+  const std::int64_t stride = row_end - row_begin;
   for (const ExpertGroup& group : groups_) {
     const bool shared = &group == &groups_.back();
-    tile.reserve(group.count * kTaskRows);
+    tile.reserve(group.count * stride);
+    if (!shared) prefetch_rows((&group + 1)->mlp->down_proj, row_begin);
     multiply_block(group.mlp->down_proj, row_begin, row_end, shared ? shared_activations_ : expert_activations_,
-                   act_row_.data() + group.begin, group.count, tile.data() - row_begin, kTaskRows, worker);
+                   act_row_.data() + group.begin, group.count, tile.data() - row_begin, stride, worker);
     for (std::int64_t i = 0; i < group.count; ++i) {
       const auto assignment = static_cast<std::size_t>(group.begin + i);
       float* out = hidden_row(first_needed_row + assignment_row_[assignment]) + row_begin;
-      kernels_.axpy(assignment_weight_[assignment], tile.data() + i * kTaskRows, row_end - row_begin, out);
+      kernels_.axpy(assignment_weight_[assignment], tile.data() + i * stride, stride, out);
     }
   }
 }
@@ -139,24 +148,27 @@ void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
   group_by_expert(moe);
 
   // The shared expert, the longest group, goes first so that the threads end together.
-  const std::int64_t task_rows = input_task_rows(rows);
-  const std::int64_t shared_tasks = task_count(config_.shared_expert_intermediate_size, task_rows);
-  const std::int64_t expert_tasks = task_count(config_.moe_intermediate_size, task_rows);
-  const auto routed_groups = static_cast<std::int64_t>(groups_.size()) - 1;
+  const std::int64_t group_count = static_cast<std::int64_t>(groups_.size());
+  const std::int64_t input_rows =
+      rows < kManyRows ? task_rows(group_count * config_.moe_intermediate_size, rows) : kInputTaskRows;
+  const std::int64_t shared_tasks = task_count(config_.shared_expert_intermediate_size, input_rows);
+  const std::int64_t expert_tasks = task_count(config_.moe_intermediate_size, input_rows);
+  const std::int64_t routed_groups = group_count - 1;
   pool_.parallel_for(shared_tasks + routed_groups * expert_tasks, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t routed_task = task - shared_tasks;
     const ExpertGroup& group =
         routed_task < 0 ? groups_.back() : groups_[static_cast<std::size_t>(routed_task / expert_tasks)];
-    const std::int64_t begin = (routed_task < 0 ? task : routed_task % expert_tasks) * task_rows;
-    expert_gate_up(group, begin, std::min(begin + task_rows, group.mlp->gate_proj.rows), worker);
+    const std::int64_t begin = (routed_task < 0 ? task : routed_task % expert_tasks) * input_rows;
+    expert_gate_up(group, begin, std::min(begin + input_rows, group.mlp->gate_proj.rows), worker);
   });
   expert_activations_.bind(expert_act_.data(), rows * chosen, config_.moe_intermediate_size, {&any.down_proj});
   shared_activations_.bind(shared_act_.data(), rows, config_.shared_expert_intermediate_size, {&shared.down_proj});
   quantize_all(expert_activations_);
   quantize_all(shared_activations_);
-  pool_.parallel_for(task_count(config_.hidden_size), [&](std::int64_t task, std::int64_t worker) {
-    const std::int64_t begin = task * kTaskRows;
-    expert_down(first_needed_row, begin, std::min(begin + kTaskRows, config_.hidden_size), worker);
+  const std::int64_t output_rows = task_rows(config_.hidden_size, rows);
+  pool_.parallel_for(task_count(config_.hidden_size, output_rows), [&](std::int64_t task, std::int64_t worker) {
+    const std::int64_t begin = task * output_rows;
+    expert_down(first_needed_row, begin, std::min(begin + output_rows, config_.hidden_size), worker);
   });
 }
 

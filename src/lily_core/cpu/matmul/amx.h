@@ -6,7 +6,10 @@
 // everywhere else. The high and the low halves get a product each; their sums are integers, hence the same bits.
 #pragma once
 
+#include <initializer_list>
+
 #include "cpu/matmul/one_row_avx512.h"
+#include "cpu/matmul/tile_config.h"
 
 namespace lily::cpu {
 namespace {
@@ -120,22 +123,12 @@ inline AmxBlock prepare_block(const MatmulArgs& args, std::int64_t first, int co
   return block;
 }
 
-// What ldtilecfg reads.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
 // Tiles 0 to 3: sums of high and low halves, in two turns. 4, 5: activations, high and low. 6: codes.
 inline void configure_tiles(int count, std::int64_t step_columns) {
   TileConfig config;
-  for (int tile = 0; tile < 7; ++tile) {
-    config.rows[tile] = static_cast<std::uint8_t>(tile == 6 ? step_columns / 4 : count);
-    config.row_bytes[tile] = static_cast<std::uint16_t>(tile == 4 || tile == 5 ? step_columns : 64);
-  }
+  for (const int sums : {0, 1, 2, 3}) config.shape(sums, count, 64);
+  for (const int rows : {4, 5}) config.shape(rows, count, step_columns);
+  config.shape(6, step_columns / 4, 64);
   _tile_loadconfig(&config);
 }
 
@@ -172,8 +165,8 @@ inline void multiply_group(const AmxBlock& x, const std::uint8_t* codes, std::in
 }
 
 template <int Rows>
-[[gnu::always_inline]] inline void finish_groups(const AmxBlock& x, std::int64_t g, const float* scales, const float* biases,
-                          const std::int32_t* sums, __m512 (&y)[Rows]) {
+[[gnu::always_inline]] inline void finish_groups(const AmxBlock& x, std::int64_t g, const float* scales,
+                                                 const float* biases, const std::int32_t* sums, __m512 (&y)[Rows]) {
   const __m512 scale = _mm512_loadu_ps(scales + g * kTileRows);
   const __m512 bias = _mm512_loadu_ps(biases + g * kTileRows);
   const float* x_scales = x.scales + g * kAmxRows;

@@ -129,19 +129,21 @@ inline void chunk_sums(const StridedRows& rows, std::int64_t offset, std::int64_
 }
 
 template <int Bits, int GroupLanes>
-inline __m512 one_row_tile(const Matrix& weight, std::int64_t row, const UnitScratch& unit, const BlockInput<1>& input,
-                           const std::int8_t* x) {
+inline __m512 one_row_tile(const Matrix& weight, std::int64_t row, std::int64_t row_end, const UnitScratch& unit,
+                           const BlockInput<1>& input, const std::int8_t* x) {
   constexpr std::int64_t chunk_groups = 16 / GroupLanes;
   const std::int64_t row_bytes = weight.columns * Bits / 8;
   const std::int64_t groups = weight.columns / weight.group_size;
   const std::int64_t group_chunks = weight.group_size * Bits > 512 ? 2 : 1;  // 8 bits in groups of 128
   const StridedRows rows{weight.weight + row * row_bytes, row_bytes};
   const std::byte* ahead = rows.base + kTileRows * row_bytes + kPrefetchDistance;
+  // What lies behind belongs to another thread, or to nobody.
+  const std::byte* const last = weight.weight + row_end * row_bytes - kTileRows * 64;
   __m512 y = _mm512_setzero_ps();
   __m512i before = _mm512_setzero_si512();  // sums of the group's first chunk
   std::int64_t g = 0;
   for (std::int64_t offset = 0, chunk = 1; offset < row_bytes; offset += 64, ++chunk) {
-    unrolled<kTileRows>([&](auto r) { __builtin_prefetch(ahead + 64 * r); });
+    if (ahead <= last) unrolled<kTileRows>([&](auto r) { __builtin_prefetch(ahead + 64 * r); });
     ahead += kTileRows * 64;
     __m512i sums[chunk_groups];
     chunk_sums<Bits, GroupLanes>(rows, offset, row_bytes - offset, x, sums);
@@ -172,9 +174,9 @@ std::int64_t one_row_tiles(const MatmulArgs& args, const UnitScratch& unit) {
   order_row<Bits>(input, weight.columns, x);
   std::int64_t row = args.row_begin;
   for (; row + kRowTile <= args.row_end; row += kRowTile) {
-    prefetch_next_scales(weight, row);
+    if (row + 2 * kRowTile <= args.row_end) prefetch_next_scales(weight, row);
     unpack_tile_scales<Avx512>(weight, row, 0, unit);
-    _mm512_storeu_ps(args.out + row, one_row_tile<Bits, GroupLanes>(weight, row, unit, input, x));
+    _mm512_storeu_ps(args.out + row, one_row_tile<Bits, GroupLanes>(weight, row, args.row_end, unit, input, x));
   }
   return row;
 }
