@@ -4,9 +4,11 @@ import sys
 
 import pytest
 
+from lily.bench.bandwidth import read_bandwidth
 from lily.bench.engine import LilyEngine
 from lily.bench.errors import BenchError
 from lily.bench.measure import Workload, measure
+from lily.bench.page_cache import bring_in
 from lily.bench.peer import run_llama_cpp
 from lily.bench.roof import decode_bytes
 from lily.bench.samples import Samples
@@ -98,3 +100,19 @@ def test_a_peer_that_is_not_installed(tmp_path):
         run_llama_cpp(sys.executable, "repacked", job)
     with pytest.raises(BenchError, match="cannot be run"):
         run_llama_cpp(str(tmp_path / "python"), "as mapped", job)
+
+
+def test_bring_in_reads_whole_files(tmp_path):
+    wanted, other = tmp_path / "wanted", tmp_path / "other"
+    wanted.write_bytes(bytes(range(256)) * 100_000)  # more than one piece
+    other.write_bytes(b"kept on disk")
+    bring_in([wanted], instead_of=[other])
+    assert wanted.stat().st_size == 25_600_000 and other.read_bytes() == b"kept on disk"
+    with pytest.raises(FileNotFoundError):
+        bring_in([tmp_path / "missing"])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bandwidth_of_a_buffer_in_the_cache_is_plausible(threads):
+    rate = read_bandwidth(threads, buffer_bytes=1 << 20, runs=3)
+    assert 1e8 < rate < 1e13  # bytes a second: above a spinning disk, below any processor's registers

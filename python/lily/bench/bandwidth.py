@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import time
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
+from lily import _core
 
 __all__ = ["read_bandwidth"]
 
@@ -25,11 +23,5 @@ def read_bandwidth(threads: int, *, buffer_bytes: int = _BUFFER_BYTES, runs: int
     runs : int
         Timed passes, after one that is not timed.
     """
-    buffers = [np.ones(buffer_bytes // 4, dtype=np.float32) for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = []
-        for _ in range(runs + 1):
-            start = time.perf_counter()
-            list(pool.map(np.maximum.reduce, buffers))
-            seconds.append(time.perf_counter() - start)
-    return sum(buffer.nbytes for buffer in buffers) / statistics.median(seconds[1:])
+    seconds = _core.kernels.time_reads(threads, buffer_bytes, runs + 1)
+    return threads * buffer_bytes / statistics.median(seconds[1:])

@@ -1,7 +1,7 @@
 """One round of llama.cpp's measurements, run by path in an interpreter that has llama-cpp-python.
 
-Reads a JSON object from standard input (file, threads, prompt, context, decode, warm_up, repack) and writes one to standard
-output: seconds by measurement, "prefill N" and "decode N". Imports nothing of Lily.
+Reads a JSON object from standard input (file, threads, prompt, context, decode, warm_up, repack) and writes one to
+standard output: seconds by measurement, "prefill N" and "decode N". Imports nothing of Lily.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 from lily.bench.bandwidth import read_bandwidth
 from lily.bench.engine import LilyEngine
 from lily.bench.memory import resident_memory
+from lily.bench.page_cache import bring_in
 from lily.bench.peer import MODES, run_llama_cpp
 from lily.bench.roof import decode_bytes
 from lily.bench.samples import Samples
@@ -53,7 +54,9 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
         native = model._open().options
         backend = native.backend
         engine = LilyEngine(model, checkpoint.config.vocab_size)
-        lily, peers, version = _rounds(engine, workload, native.threads, report)
+        lily, peers, version = _rounds(
+            engine, workload, sorted(checkpoint.directory.glob("*.safetensors")), native.threads, report
+        )
         memory = resident_memory()
         threads, isa = native.threads, native.cpu_isa
     bandwidth: dict[int, float] = {}
@@ -91,15 +94,15 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
 
 
 def _rounds(
-    engine: LilyEngine, workload: Workload, threads: int, report: Callable[[str], None]
+    engine: LilyEngine, workload: Workload, files: list[Path], threads: int, report: Callable[[str], None]
 ) -> tuple[dict[str, Samples], dict[str, dict[str, Samples]], str]:
     names = [f"prefill {n}" for n in workload.prompt] + [f"decode {n}" for n in workload.context]
     lily = {name: Samples() for name in names}
     modes = MODES if workload.gguf is not None else ()
     peers = {mode: {name: Samples() for name in names} for mode in modes}
     tokens = {name: int(name.split()[1]) if name.startswith("prefill") else workload.decode for name in names}
-    # Long enough that nearly every expert is read: the other engine may have pushed the file out of memory.
-    warm_up = 128
+    warm_up = 128  # tokens, which meet nearly every expert
+    peer_files = [workload.gguf] if workload.gguf is not None else []
     job = {
         "file": str(workload.gguf),
         "threads": threads,
@@ -111,6 +114,8 @@ def _rounds(
     version = ""
     for run in range(workload.runs):
         report(f"round {run + 1} of {workload.runs}: lily")
+        if peer_files:
+            bring_in(files, instead_of=peer_files)
         engine.prefill(warm_up)
         for length in workload.prompt:
             lily[f"prefill {length}"].add(length, engine.prefill(length))
@@ -119,6 +124,7 @@ def _rounds(
         report(_last_rates(lily))
         for mode in modes:
             report(f"round {run + 1} of {workload.runs}: llama.cpp, {mode}")
+            bring_in(peer_files, instead_of=files)
             done = run_llama_cpp(workload.peer_python, mode, job)
             version = done["version"]
             for name in names:

@@ -150,17 +150,18 @@ def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
     floats += attention_rows if config.num_full_attention_layers else 0
     # Fixed-point copies: of the block's input for 4- and for 8-bit matrices, of every other product's input once.
     fixed_point = 2 * _fixed_point_bytes(hidden) + _fixed_point_bytes(mixed)
-    fixed_point += _fixed_point_bytes(routed) + _fixed_point_bytes(shared)
+    fixed_point += config.num_experts_per_tok * _fixed_point_bytes(config.moe_intermediate_size)
+    fixed_point += _fixed_point_bytes(shared)
     return prefill_chunk * (_FLOAT32 * floats + fixed_point) + threads * _thread_bytes(config, prefill_chunk)
 
 
 def _fixed_point_bytes(columns: int) -> int:
-    """Two int8 halves a value; a scale and a sum for each group, of 32 columns at least."""
-    return 2 * columns + 2 * _FLOAT32 * (columns // 32)
+    """Two int8 halves a value, rows padded; a scale and a sum for each group, of 32 columns at least."""
+    return 2 * ((columns + 63) // 128 * 128 + 64) + 2 * _FLOAT32 * (columns // 32)
 
 
 def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:
-    """Unpacked weight tiles, an output tile, and one attention task's rows."""
+    """Unpacked weight tiles and copied rows (those of AMX, the most), an output tile, one attention task's rows."""
     columns = max(
         config.hidden_size,
         config.linear_value_dim,
@@ -168,12 +169,14 @@ def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:
         config.moe_intermediate_size,
         config.shared_expert_intermediate_size,
     )
-    tiles = 32 * columns + 2 * 32 * _FLOAT32 * (columns // 32 + 16)
+    scales = 16 * _FLOAT32 * (columns // 32 + 8)
+    tiles = 64 * columns + 128 * (columns + 128) + 16 * scales + 8192
+    output = max(64, min(256, max(config.moe_intermediate_size, config.shared_expert_intermediate_size)))
     heads_per_key = config.num_attention_heads // config.num_key_value_heads
     width = -(-config.head_dim // 16) * 16
     rows = min(max(128, heads_per_key), prefill_chunk * heads_per_key)
     attention = _FLOAT32 * (rows * (2 * width + 64) + 16 * width + 256 + 2 * (rows + 16))
-    return tiles + 64 * prefill_chunk * _FLOAT32 + attention
+    return tiles + (output * prefill_chunk + 4 * 512) * _FLOAT32 + attention
 
 
 def _human(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,7 @@ def bench(
         gguf=gguf,
         peer_python=peer_python,
     )
-    result = measure(model, workload, remark)
+    result = measure(model, workload, partial(remark, piped=True))
     if plot is not None:
         save_plot(result, plot)
     sys.stdout.write(json.dumps(result, indent=2) + "\n" if as_json else render(result))

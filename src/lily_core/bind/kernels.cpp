@@ -3,12 +3,14 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
 
 #include "bind/bind.h"
 #include "cpu/activations.h"
 #include "cpu/dispatch.h"
+#include "cpu/read_bandwidth.h"
 #include "engine/error.h"
 
 namespace nb = nanobind;
@@ -69,9 +71,12 @@ void multiply(const std::string& isa, MatrixFormat format, ElementType element_t
 }  // namespace
 
 void bind_kernels(nb::module_& module) {
-  nb::module_ kernels = module.def_submodule("kernels", "Single kernels, for tests and verification.");
+  nb::module_ kernels = module.def_submodule("kernels", "Single kernels, for tests, verification and benchmarks.");
   kernels.def("multiply", &multiply, "isa"_a, "format"_a, "element_type"_a, "group_size"_a, "weight"_a, "scales"_a,
               "biases"_a, "x"_a, "out"_a);
+  kernels.def("time_reads", &cpu::time_reads, "threads"_a, "bytes"_a, "passes"_a,
+              nb::call_guard<nb::gil_scoped_release>(),
+              "Seconds that the threads take to read so many bytes each, for each pass.");
 }
 
 }  // namespace lily::bind
