@@ -43,7 +43,7 @@ done
 # Prints the object of a source.
 object_of() { echo "$build/$(basename "$(dirname "$1")")_$(basename "$1" .cpp).o"; }
 
-tests=(tests/cpp/test_*.cpp)
+tests=(tests/cpp/test_matmul.cpp tests/cpp/test_*_kernels.cpp)
 objects=()
 pending=()
 for source in "${sources[@]}" "${tests[@]}"; do
