@@ -55,9 +55,6 @@ enum LaunchSize {
   kScanThreads = 128,       // gdn_scan: four simdgroups,
   kScanColumns = 4,         // a state column (of value_dim) each
   kScanBlock = 16,          // gdn_scan_blocked: tokens between two states in memory
-  kPackedThreads = 32,      // gdn_scan_packed: one simdgroup,
-  kPackedLanes = 4,         // four lanes a state column,
-  kPackedColumns = 8,       // so eight columns
   kStepThreads = 512,       // gdn_step
   kStepMaxValueDim = 1024,
   kAttentionThreads = 128,
@@ -199,8 +196,6 @@ struct CombineArgs {
 //   key_dim] @5, next state out @6 (another buffer), out f32 [tokens, value_heads, value_dim] out @7, args @8; blocked also
 //   block states f32 [ceil(tokens / kScanBlock), value_heads, value_dim, key_dim] out @9 (scratch). Constant kKeyDim. Launch:
 //   {ceil(value_dim / kScanColumns), value_heads} kScanThreads. Value head h reads key head h * key_heads / value_heads.
-//   gdn_scan_packed: slots and results of gdn_scan, fewer sums between lanes and fewer, longer threads. Launch:
-//   {ceil(value_dim / kPackedColumns), value_heads} kPackedThreads.
 // gdn_norm (z bf16, prefill) and gdn_norm_f32z (decode): x f32 [tokens, value_heads, value_dim] @0, z @1, weight f32
 //   [value_dim] @2, out bf16 [tokens, value_heads, value_dim] out @3, args @4: rms_norm(x) * weight * silu(z).
 //   Launch: {value_heads, tokens} kSimdWidth.

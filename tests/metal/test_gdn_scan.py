@@ -10,7 +10,7 @@ from device_runner import run, sim
 from gdn_inputs import KEY_DIM_CONSTANT, Recurrence, Shape, ceil_divide, sentinels
 from numpy.typing import NDArray
 
-COLUMNS_AND_THREADS = {"gdn_scan": (4, 128), "gdn_scan_packed": (8, 32), "gdn_scan_blocked": (4, 128)}
+COLUMNS_AND_THREADS = {"gdn_scan": (4, 128), "gdn_scan_blocked": (4, 128)}
 BLOCK = 16
 SHAPES = [
     Shape(1, 1, 1, 32, 5),

@@ -52,7 +52,7 @@ REFERENCES: Mapping[str, Reference] = {
     **{name: getattr(matrices, name) for name in matrices.__all__ if name != "gemm_affine"},
     **{f"gemm_affine_{tile}": matrices.gemm_affine for tile in ("m16", "m32", "m64", "tensor_m32", "tensor_m64")},
     **{name: getattr(rows, name) for name in rows.__all__},
-    **dict.fromkeys(("gdn_scan", "gdn_scan_packed", "gdn_scan_blocked"), mixers.gdn_scan),
+    **dict.fromkeys(("gdn_scan", "gdn_scan_blocked"), mixers.gdn_scan),
     **{
         f"{name}{suffix}": partial(getattr(mixers, name), bfloat_input=bool(suffix))
         for name in ("gdn_conv", "attention_prepare", "attention_norm_rope", "attention_cache_write")
