@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import os
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,17 @@ def build(sources: Sequence[Path], checked: bool) -> Path:
 
     flavour = "checked" if checked else "fast"
     folder = ROOT / "build" / "kernels" / "-".join(path.stem for path in sources) / flavour
-    return build_library(sources, folder, checked)
+    with _alone(folder):
+        return build_library(sources, folder, checked)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps other processes, which run tests beside this one, from building in the same folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def build_cuda(sources: Sequence[Path]) -> Path:
@@ -88,7 +100,8 @@ def build_cuda(sources: Sequence[Path]) -> Path:
     from msl.cuda_library import build_cuda_library
 
     folder = ROOT / "build" / "kernels" / "-".join(path.stem for path in sources) / "cuda"
-    return build_cuda_library(sources, folder, default_compiler(), [ROOT / "metal"])
+    with _alone(folder):
+        return build_cuda_library(sources, folder, default_compiler(), [ROOT / "metal"])
 
 
 def pack(*values: float) -> bytes:
