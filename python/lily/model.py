@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import operator
 import time
@@ -70,9 +71,11 @@ class Model:
         *,
         prefix_cache_bytes: int = 0,
         snapshot_interval: int = DEFAULT_SNAPSHOT_INTERVAL,
+        gpu_options: Options | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._native: _core.Model | None = native
+        self._gpu_options = gpu_options or Options()
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._cache = PrefixCache(prefix_cache_bytes)
@@ -91,7 +94,7 @@ class Model:
         prefill_chunk: int | None = None,
         weights: str = "mmap",
         cpu_isa: str | None = None,
-        kv_cache_type: str = "float16",
+        kv_cache_type: str | None = None,
         prefix_cache_bytes: int | None = None,
         snapshot_interval: int = DEFAULT_SNAPSHOT_INTERVAL,
         prefix_cache_dir: str | Path | None = None,
@@ -128,7 +131,7 @@ class Model:
         cpu_isa : str, optional
             Kernels of one instruction set ("portable", "avx2", "avx512", ...); the environment's LILY_CPU_ISA or the
             best one by default.
-        kv_cache_type : {"float16", "bfloat16"}
+        kv_cache_type : {"float16", "bfloat16"}, optional
             Type of cached keys and values.
         prefix_cache_bytes : int, optional
             Bytes that the prefix cache may hold, 0 for none; by default a tenth of the memory, at most 2 GiB. See
@@ -174,11 +177,15 @@ class Model:
         engine_options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
         engine_options.weights = _text("weights", weights)
         engine_options.cpu_isa = _text("cpu_isa", cpu_isa or "")
-        engine_options.kv_cache_type = _text("kv_cache_type", kv_cache_type)
+        engine_options.kv_cache_type = _text("kv_cache_type", kv_cache_type or "float16")
         if options is not None:
             if chosen == "cpu":
                 raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
+            if not isinstance(options, Options):
+                raise ConfigError(f"options must be lily.Options, not {options!r}")
             engine_options.gpu = options._native()
+        if chosen != "cpu":
+            _refuse_cpu_options(chosen, cpu_isa, kv_cache_type)
         longest = checkpoint.config.max_position_embeddings
         if engine_options.max_context > longest:
             raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
@@ -198,7 +205,7 @@ class Model:
             logger.info("%d tensors (%.1f MiB) were copied: they are not aligned in the files", tensors, size / 2**20)
         if max_context is None and native.options.max_context < longest:
             logger.info("max_context is %d: the GPU's memory has room for no more", native.options.max_context)
-        model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval)
+        model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval, gpu_options=options)
         if prefix_cache_dir is not None:
             model._cache._attach(DiskTier(model, Path(prefix_cache_dir), disk_bytes))
         return model
@@ -532,6 +539,15 @@ class Model:
         self._snapshots.add(snapshot)
         return snapshot
 
+    @property
+    def _arithmetic(self) -> str:
+        """What the bits of a state depend on besides the weights; states are not moved between two of these."""
+        options = self._open().options
+        if options.backend == "cpu":
+            return f"cpu, {options.kv_cache_type}"
+        off = [field.name for field in dataclasses.fields(Options) if _changes_rounding(field, self._gpu_options)]
+        return ", ".join([options.backend, *off])
+
     @cached_property
     def _fingerprint(self) -> str:
         return weights_fingerprint(self._checkpoint)
@@ -557,6 +573,18 @@ def _choose_backend(name: str) -> str:
         listed = ", ".join(f'"{known}"' for known in ("auto", *names))
         raise BackendError(f'backend "{name}" is not part of this build or not on this machine; available: {listed}')
     return name
+
+
+def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | None) -> None:
+    if cpu_isa:
+        raise ConfigError(f"cpu_isa is of the cpu backend; {backend} has none")
+    if kv_cache_type not in (None, "bfloat16"):
+        raise ConfigError(f'{backend} keeps keys and values in bfloat16; kv_cache_type="{kv_cache_type}" is not there')
+
+
+def _changes_rounding(field: dataclasses.Field[Any], options: Options) -> bool:
+    same = ("route_on_device", "token_handoff", "concurrent_stages", "pass_seconds")
+    return field.name not in same and getattr(options, field.name) != field.default
 
 
 def _positive(name: str, value: int | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import importlib
 import json
 import time
 from collections.abc import Iterable, Mapping
@@ -48,26 +49,23 @@ def show(events: Iterable[Event]) -> Answer:
     from lily.chat import collect
 
     try:
-        from IPython.display import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
-            DisplayHandle,
-            Markdown,
-        )
+        display: Any = importlib.import_module("IPython.display")  # has no annotations
     except ImportError as error:
         raise MissingExtraError("showing answers needs IPython, which every notebook has") from error
-    handle = DisplayHandle()
-    handle.display(Markdown(""))
+    handle = display.DisplayHandle()
+    handle.display(display.Markdown(""))
     seen: list[Event] = []
     shown = 0.0
     try:
         for event in events:
             seen.append(event)
             if time.monotonic() - shown >= _SECONDS_BETWEEN_UPDATES:
-                handle.update(Markdown(answer_markdown(collect(seen), thinking_is_open=True)))
+                handle.update(display.Markdown(answer_markdown(collect(seen), thinking_is_open=True)))
                 shown = time.monotonic()
     finally:
         with contextlib.suppress(AttributeError):
             events.close()  # type: ignore[attr-defined]
-        handle.update(Markdown(answer_markdown(collect(seen))))
+        handle.update(display.Markdown(answer_markdown(collect(seen))))
     return collect(seen)
 
 

@@ -77,6 +77,10 @@ class Options:
         """
         changes: dict[str, bool | int] = {}
         for name in mechanisms:
+            if not isinstance(name, str):
+                raise ConfigError(f"a mechanism is named by a string as 'D4', not {name!r}")
+            if name.upper() in _ELSEWHERE:
+                raise ConfigError(_ELSEWHERE[name.upper()])
             found = [mechanism for key, mechanism in MECHANISMS.items() if key.lower().startswith(name.lower())]
             if not found or not name[1:]:
                 raise ConfigError(f"there is no mechanism {name!r}; there are {', '.join(MECHANISMS)}")
@@ -106,6 +110,12 @@ class Mechanism:
     title: str
     off: bool | int = False
 
+
+# Mechanisms of the design that these options do not hold.
+_ELSEWHERE = {
+    "P5": "P5, chunks of prompts, is prefill_chunk of Model.load: a chunk as long as the prompt turns it off",
+    "D1": "D1, products in which lanes share a row, is what all others build on: it has no other form to fall back to",
+}
 
 #: The mechanisms by name. D4 stands for D4a to D4d.
 MECHANISMS: dict[str, Mechanism] = {

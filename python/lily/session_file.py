@@ -56,6 +56,7 @@ def save_snapshot(path: str | PathLike[str], model: Model, snapshot: _core.Snaps
         "fingerprint": model._fingerprint,
         "dimensions": _dimensions(model),
         "kv_cache_type": model._open().options.kv_cache_type,
+        "arithmetic": model._arithmetic,
         "position": len(arrays["tokens"]),
         "pending": snapshot.pending,
         "seed": seed,
@@ -167,10 +168,19 @@ def _checked_header(file: Path, metadata: Mapping[str, str], model: Model) -> di
     if header.get("fingerprint") != model._fingerprint:
         _refuse(file, f"it was saved with other weights than those of {model.checkpoint.directory}")
     kind = model._open().options.kv_cache_type
-    if header.get("kv_cache_type") != kind:
+    if (
+        model.backend == "cpu"
+        and str(header.get("arithmetic")).startswith("cpu")
+        and header.get("kv_cache_type") != kind
+    ):
         raise CheckpointError(
             f"{file}: its keys and values are {header.get('kv_cache_type')!r}, and this model keeps {kind!r}; "
             "load the model with the file's kv_cache_type"
+        )
+    if header.get("arithmetic") != model._arithmetic:
+        raise CheckpointError(
+            f"{file}: it was computed by {header.get('arithmetic')!r} and this model computes by "
+            f"{model._arithmetic!r}, which rounds otherwise; load the model with the file's backend and options"
         )
     pending, seed, position = header.get("pending"), header.get("seed"), header.get("position")
     if not _is_count(position, 1 << 31) or not _is_count(seed, 1 << 64):

@@ -39,7 +39,7 @@ def test_positive_integers(checkpoint: Path, option: str, value: Any) -> None:
         ({"cpu_isa": "sse9"}, ConfigError, r"sse9.*portable"),
         ({"cpu_isa": 3}, ConfigError, "cpu_isa must be a string"),
         ({"kv_cache_type": "int8"}, ConfigError, r"float16.*bfloat16.*int8"),
-        ({"kv_cache_type": None}, ConfigError, "kv_cache_type must be a string"),
+        ({"kv_cache_type": 5}, ConfigError, "kv_cache_type must be a string"),
         ({"backend": "metal2"}, BackendError, r'metal2.*"cpu"'),
         ({"backend": 1}, BackendError, "backend"),
     ],

@@ -149,6 +149,8 @@ def ablate(
 def _chosen(names: Sequence[str] | None) -> dict[str, Mechanism]:
     if names is None:
         return MECHANISMS
+    if isinstance(names, str) or not names:
+        raise ConfigError(f"mechanisms must be a list of names as ['D4'], not {names!r}")
     # Options.without reports the names that there are not.
     changed = Options().without(*names)
     fields = {
@@ -174,6 +176,8 @@ def _ablate(
     for name, mechanism in mechanisms.items():
         given = prompt if mechanism.phase == "prefill" else context
         lengths = _LENGTHS.get(name, _OTHER_LENGTHS) if given is None else given
+        if given is not None:
+            _check_lengths(mechanism.phase, lengths, model.max_context - decode)
         cases += [(name, mechanism, length) for length in lengths if length + decode < model.max_context]
     if not cases:
         raise ConfigError(f"no length fits a context of {model.max_context:,} tokens; give prompt and context")
@@ -181,8 +185,14 @@ def _ablate(
     try:
         rows = tuple(bench.row(*case) for case in cases)
     finally:
-        bench.set_options(Options())
+        bench.set_options(model._gpu_options)
     return Ablation(str(model.checkpoint.directory), model.backend, rows)
+
+
+def _check_lengths(phase: str, lengths: Sequence[int], limit: int) -> None:
+    for length in lengths:
+        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length < limit:
+            raise ConfigError(f"a length for {phase} must be a whole number from 1 to {limit - 1:,}, not {length!r}")
 
 
 class _Bench:
@@ -201,7 +211,9 @@ class _Bench:
 
     def row(self, name: str, mechanism: Mechanism, length: int) -> AblationRow:
         # D7 begins at a threshold; below it there is nothing to turn off.
-        base = dataclasses.replace(Options(), blocked_attention_threshold=min(32768, max(1, length)))
+        given = self._model._gpu_options
+        threshold = min(given.blocked_attention_threshold, length)
+        base = dataclasses.replace(given, blocked_attention_threshold=threshold)
         sides = (base, base.without(name))
         engines = tuple(LilyEngine(self._model, self._model.config.vocab_size) for _ in sides)
         samples = (Samples(), Samples())

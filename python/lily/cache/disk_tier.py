@@ -177,5 +177,5 @@ class DiskTier:
 
     def _name(self, ids: Ids) -> str:
         model = self._model()
-        kind = "" if model is None else f"{model._fingerprint} {model._open().options.kv_cache_type}"
+        kind = "" if model is None else f"{model._fingerprint} {model._arithmetic}"
         return hashlib.sha256(kind.encode() + ids.tobytes()).hexdigest()[:40] + _SUFFIX

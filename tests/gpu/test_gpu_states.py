@@ -1,0 +1,79 @@
+"""What depends on how a state was computed, and what must not: parts of prompts, saved sessions, options of models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_helpers import random_ids
+
+import lily
+from lily.errors import CheckpointError, ConfigError
+
+PROMPT = random_ids(66, seed=51)
+
+
+def test_sessions_move_only_to_models_that_round_alike(
+    checkpoint: Path, model: lily.Model, cpu_model: lily.Model, tmp_path: Path
+) -> None:
+    file = tmp_path / "session"
+    with model.session() as session:
+        session.prefill(PROMPT[:9])
+        session.save(file)
+        expected = np.array(session.decode(3))
+    with lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("P2", "D2", "D3")) as same:
+        assert np.array_equal(same.load_session(file).decode(3), expected)
+    with pytest.raises(CheckpointError, match="computed by 'sim'"):
+        cpu_model.load_session(file)
+    bfloat16 = lily.Model.load(checkpoint, backend="cpu", kv_cache_type="bfloat16")
+    with bfloat16 as other, pytest.raises(CheckpointError, match="computed by 'sim'"):
+        other.load_session(file)
+    unfused = lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("D4b"))
+    with unfused as other, pytest.raises(CheckpointError, match="fuse_expert_outputs"):
+        other.load_session(file)
+
+
+def test_an_ablation_goes_back_to_the_options_of_the_model(checkpoint: Path) -> None:
+    with lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("D4")) as model:
+
+        def kernels() -> int:
+            with model.session() as session:
+                session.prefill(PROMPT[:3])
+                session.decode(4)
+            return int(lily._core.gpu.counters(model._open()).decode.kernels)
+
+        before = kernels()
+        row = lily.ablate(model, mechanisms=["D3"], context=(4,), decode=1, runs=1).rows[0]
+        assert row.kernels == (before + 2, before + 2)  # with the choice of the token on the device
+        assert kernels() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": "D2"}, "options must be"),
+        ({"kv_cache_type": "float16"}, "bfloat16"),
+        ({"cpu_isa": "avx2"}, "cpu_isa"),
+    ],
+)
+def test_options_of_another_backend_are_refused(checkpoint: Path, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        lily.Model.load(checkpoint, backend="sim", **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mechanisms": "D2"}, "list of names"),
+        ({"mechanisms": []}, "list of names"),
+        ({"mechanisms": [5]}, "named by a string"),
+        ({"mechanisms": ["P5"]}, "prefill_chunk"),
+        ({"mechanisms": ["P1"], "prompt": [0]}, "whole number"),
+        ({"mechanisms": ["P1"], "prompt": ["8"]}, "whole number"),
+        ({"mechanisms": ["P1"], "prompt": [8, 10_000_000]}, "10000000"),
+    ],
+)
+def test_arguments_of_an_ablation(model: lily.Model, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        lily.ablate(model, decode=1, runs=1, **arguments)  # type: ignore[arg-type]
