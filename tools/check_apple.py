@@ -373,11 +373,14 @@ def text_at(data: bytes, offset: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checks", nargs="*", choices=["types", "link", "mistakes"], help="all by default")
+    every = ["types", "mistakes", "link"]
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join(every)}; all by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, help="folder for the objects of `link`, used again where nothing changed")
     arguments = parser.parse_args()
-    checks = arguments.checks or ["types", "mistakes", "link"]
+    checks = arguments.checks or every
+    if unknown := set(checks).difference(every):
+        parser.error(f"there is no check {min(unknown)!r}; there are {', '.join(every)}")
     try:
         if "types" in checks:
             check_types(arguments.jobs)
