@@ -1,5 +1,5 @@
-// cuda/msl/launch_arguments.h -- how a running kernel finds its position and its threadgroup memory, and how it waits
-// for the kernels before it. Threadgroups are one-dimensional.
+// cuda/msl/launch_arguments.h -- how a running kernel finds its position and its threadgroup memory. Threadgroups are
+// one-dimensional.
 #pragma once
 
 #include "device/msl/vector.h"
