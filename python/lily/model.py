@@ -241,7 +241,8 @@ class Model:
         """A new session that holds `ids` with its logits, computed from the longest prefix that the cache knows.
 
         The result is that of ``model.prefill(ids)`` in these parts, on the CPU backend bit for bit;
-        ``session.cached_tokens`` says how many leading tokens came from the cache. A prompt that is repeated exactly computes nothing.
+        ``session.cached_tokens`` says how many leading tokens came from the cache. A prompt that is repeated exactly
+        computes nothing.
 
         Later prompts can start where snapshots are taken: at the positions in `snapshot_at`, at the end of `ids`, every
         ``snapshot_interval`` tokens, and where `ids` leaves an earlier prompt. After a generation
