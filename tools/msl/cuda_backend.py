@@ -8,10 +8,10 @@ import operator
 import re
 from collections.abc import Sequence
 
+from .cpp_output import entry_type, instance, template_head, translated_file
 from .kernels import EntryPoint, FunctionConstant, Kernel, Module, Parameter
 from .tokens import SubsetError, Token, join, refuse, significant, split_commas, tokenize
 
-_ERASED = {"device": "", "thread": "", "threadgroup": "", "kernel": "", "constant": "const"}
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv}
 _MAX_ARGUMENT_BYTES = 256
 
@@ -30,8 +30,7 @@ class CudaBackend:
         return f"__shared__ __align__(16) {type_name} {name}{dimensions};"
 
     def kernel_head(self, kernel: Kernel) -> str:
-        template = f"template <{', '.join(kernel.template_declarations)}> " if kernel.template_names else ""
-        return f"{template}static LILY_FN void {kernel.name}"
+        return f"{template_head(kernel)}static LILY_FN void {kernel.name}"
 
     def function_constant(self, constant: FunctionConstant) -> str:
         """A constant of the compilation."""
@@ -42,18 +41,9 @@ class CudaBackend:
         return f"static __device__ const {declaration}"
 
     def finish(self, body: Sequence[Token], module: Module) -> str:
-        for token in body:
-            if token.kind == "name" and token.text in _ERASED:
-                token.text = _ERASED[token.text]
-        text = "\n".join(line for line in join(body).split("\n") if not line.lstrip().startswith("#include"))
-        return (
-            '#include "lily_msl.h"\n'
-            f"namespace metal {{ namespace lily_kernels_{self._stem} {{\n{text}\n"
-            f'#line 1 "entries of {self._stem}"\n'
-            + "".join(_parameter_types(kernel) for kernel in module.kernels.values())
-            + "".join(_entry(number, entry, module) for number, entry in enumerate(module.entries))
-            + "} }\n"
-        )
+        entries = "".join(_parameter_types(kernel) for kernel in module.kernels.values())
+        entries += "".join(_entry(number, entry, module) for number, entry in enumerate(module.entries))
+        return translated_file(self._stem, body, entries)
 
 
 def index_lines(stem: str, module: Module) -> list[str]:
@@ -136,19 +126,17 @@ def _in_slot_order(kernel: Kernel) -> list[Parameter]:
 
 def _parameter_types(kernel: Kernel) -> str:
     """The types of a kernel's buffers and arguments, which may depend on its template arguments."""
-    template = f"template <{', '.join(kernel.template_declarations)}> " if kernel.template_names else ""
     types = "".join(
         f"  typedef {'const ' if parameter.read_only else ''}{parameter.type} P{position};\n"
         for position, parameter in enumerate(kernel.parameters)
         if parameter.kind != "position"
     )
-    return f"{template}struct lily_entry_{kernel.name} {{\n{types}}};\n"
+    return f"{template_head(kernel)}struct lily_entry_{kernel.name} {{\n{types}}};\n"
 
 
 def _entry(number: int, entry: EntryPoint, module: Module) -> str:
     kernel = entry.kernel
-    arguments = f"<{entry.template_arguments}>" if entry.template_arguments is not None else ""
-    types = f"lily_entry_{kernel.name}{arguments}"
+    types = entry_type(entry)
     declared = {
         parameter.index: f"const __grid_constant__ {types}::P{position} slot{parameter.index}"
         if parameter.kind == "bytes"
@@ -162,7 +150,7 @@ def _entry(number: int, entry: EntryPoint, module: Module) -> str:
     return (
         f"#if LILY_ENTRY == {number}\n"
         f'extern "C" __global__ void {bounds} {entry.host_name}({parameters}) {{\n'
-        f"  {kernel.name}{arguments}({passed});\n}}\n#endif\n"
+        f"  {instance(entry)}({passed});\n}}\n#endif\n"
     )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .cpp_output import entry_type, template_head, translated_file
 from .kernels import EntryPoint, FunctionConstant, Kernel, Module, Parameter
-from .tokens import Token, join
-
-_ERASED = {"device": "", "thread": "", "threadgroup": "", "kernel": "", "constant": "const"}
+from .tokens import Token
 
 
 class SimBackend:
@@ -23,7 +22,7 @@ class SimBackend:
         return f"LILY_THREADGROUP_VARIABLE({name}, ({dimensions}), {type_name});"
 
     def kernel_head(self, kernel: Kernel) -> str:
-        return f"{_template_head(kernel)}static inline void {kernel.name}"
+        return f"{template_head(kernel)}static inline void {kernel.name}"
 
     def function_constant(self, constant: FunctionConstant) -> str:
         """An object that converts to the value given for the launch."""
@@ -33,19 +32,9 @@ class SimBackend:
         return f"static const {declaration}"
 
     def finish(self, body: Sequence[Token], module: Module) -> str:
-        for token in body:
-            if token.kind == "name" and token.text in _ERASED:
-                token.text = _ERASED[token.text]
-        text = "\n".join(line for line in join(body).split("\n") if not line.lstrip().startswith("#include"))
-        return (
-            '#include "lily_msl.h"\n'
-            f"namespace metal {{ namespace lily_kernels_{self._stem} {{\n{text}\n"
-            f'#line 1 "entries of {self._stem}"\n'
-            + "".join(_entry_struct(kernel) for kernel in module.kernels.values())
-            + "".join(_entry_tables(index, entry, module) for index, entry in enumerate(module.entries))
-            + "} }\n"
-            + self._entry_list(module)
-        )
+        entries = "".join(_entry_struct(kernel) for kernel in module.kernels.values())
+        entries += "".join(_entry_tables(index, entry, module) for index, entry in enumerate(module.entries))
+        return translated_file(self._stem, body, entries) + self._entry_list(module)
 
     def _entry_list(self, module: Module) -> str:
         scope = f"metal::lily_kernels_{self._stem}"
@@ -69,10 +58,6 @@ def registry(stems: Sequence[str]) -> str:
     )
 
 
-def _template_head(kernel: Kernel) -> str:
-    return f"template <{', '.join(kernel.template_declarations)}> " if kernel.template_names else ""
-
-
 def _argument(position: int, parameter: Parameter) -> str:
     if parameter.kind == "position":
         return f"::lily_sim::position<{parameter.type}>(::lily_sim::{parameter.attribute}())"
@@ -84,7 +69,7 @@ def _argument(position: int, parameter: Parameter) -> str:
 
 def _entry_struct(kernel: Kernel) -> str:
     """Types of the parameters, and the function that calls the kernel with the launch's arguments."""
-    lines = [f"{_template_head(kernel)}struct lily_entry_{kernel.name} {{\n"]
+    lines = [f"{template_head(kernel)}struct lily_entry_{kernel.name} {{\n"]
     for position, parameter in enumerate(kernel.parameters):
         if parameter.kind == "position":
             continue
@@ -99,11 +84,6 @@ def _entry_struct(kernel: Kernel) -> str:
     return "".join(lines)
 
 
-def _entry_type(entry: EntryPoint) -> str:
-    arguments = f"<{entry.template_arguments}>" if entry.template_arguments is not None else ""
-    return f"lily_entry_{entry.kernel.name}{arguments}"
-
-
 def _entry_tables(index: int, entry: EntryPoint, module: Module) -> str:
     """The slots and function constants of one entry point."""
     slots = ""
@@ -115,7 +95,7 @@ def _entry_tables(index: int, entry: EntryPoint, module: Module) -> str:
             slots += f'{{{parameter.index}, {kind}, {written}, {size}, "{parameter.name}"}}, '
     constants = "".join(f'{{{constant.index}, "{constant.name}"}}, ' for constant in module.constants_of(entry.kernel))
     return (
-        f"typedef {_entry_type(entry)} Type_{index};\n"
+        f"typedef {entry_type(entry)} Type_{index};\n"
         f"static const ::lily_sim::Slot slots_{index}[] = {{{slots}{{}}}};\n"
         f"static const ::lily_sim::Constant constants_{index}[] = {{{constants}{{}}}};\n"
     )
