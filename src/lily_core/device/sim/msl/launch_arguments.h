@@ -2,7 +2,7 @@
 // threadgroup memory.
 #pragma once
 
-#include "device/msl/vector.h"
+#include "device/msl/position.h"
 #include "runtime/lane.h"
 
 namespace lily_sim {
@@ -41,27 +41,7 @@ LILY_FN Size3 threads_per_grid() {
   return {grid.x * group.threads, grid.y, grid.z};
 }
 
-// A position or index as the type the kernel declares: uint, uint2 or uint3.
-template <class T>
-struct Position {
-  LILY_FN static T from(Size3 size) { return size.x; }
-};
-template <>
-struct Position<metal::uint2> {
-  LILY_FN static metal::uint2 from(Size3 size) { return metal::uint2(size.x, size.y); }
-};
-template <>
-struct Position<metal::uint3> {
-  LILY_FN static metal::uint3 from(Size3 size) { return metal::uint3(size.x, size.y, size.z); }
-};
-template <class T>
-LILY_FN T position(Size3 size) {
-  return Position<T>::from(size);
-}
-template <class T>
-LILY_FN T position(u32 index) {
-  return index;
-}
+using lily_device::position;
 
 }  // namespace lily_sim
 
