@@ -6,8 +6,9 @@ from lily import errors
 from lily._version import __version__
 from lily.bench.ablation import ablate
 from lily.checkpoint import Plan, plan
+from lily.engine_options import available_backends
 from lily.errors import LilyError
-from lily.model import Model, available_backends
+from lily.model import Model
 from lily.options import Options
 from lily.sampling import Sampling
 from lily.session import Session

@@ -13,7 +13,7 @@ from typing import Any
 
 from lily import _core
 from lily._version import __version__
-from lily.model import _choose_backend, available_backends
+from lily.engine_options import available_backends, choose_backend
 
 __all__ = ["Diagnosis", "MetalDiagnosis", "diagnose"]
 
@@ -101,7 +101,7 @@ def diagnose() -> Diagnosis:
     """Look at this machine. Opens the GPU, but no model."""
     backends = available_backends()
     metal = _metal()
-    chosen = _choose_backend("auto")
+    chosen = choose_backend("auto")
     sources = _metal_sources()
     return Diagnosis(
         lily=__version__,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import operator
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +22,8 @@ from lily.cache.disk_tier import DiskTier
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
-from lily.errors import BackendError, ClosedError, ConfigError, MemoryLimitError
+from lily.engine_options import arithmetic_of, choose_backend, make_engine_options
+from lily.errors import ClosedError, ConfigError
 from lily.fingerprint import weights_fingerprint
 from lily.options import Options
 from lily.sampling import Sampling
@@ -45,11 +43,9 @@ if TYPE_CHECKING:
     from lily.chat import Chat
     from lily.chat.chat import ChatSupport
 
-__all__ = ["Model", "available_backends"]
+__all__ = ["Model"]
 
 logger = logging.getLogger("lily")
-
-_GPUS = ("metal", "cuda")  # the first that is there is the default
 
 
 class Model:
@@ -159,7 +155,7 @@ class Model:
             The backend is not available here.
         """
         started = time.perf_counter()
-        chosen = _choose_backend(backend)
+        chosen = choose_backend(backend)
         cache_bytes = (
             default_cache_bytes()
             if prefix_cache_bytes is None
@@ -170,27 +166,18 @@ class Model:
         if prefix_cache_dir is not None and cache_bytes == 0:
             raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
-        engine_options = _core.EngineOptions()
-        engine_options.backend = chosen
-        engine_options.threads = _positive("threads", threads)
-        engine_options.max_context = _positive("max_context", max_context)
-        engine_options.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
-        engine_options.weights = _text("weights", weights)
-        engine_options.cpu_isa = _text("cpu_isa", cpu_isa or "")
-        engine_options.kv_cache_type = _text("kv_cache_type", kv_cache_type or "float16")
-        if options is not None:
-            if chosen == "cpu":
-                raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
-            if not isinstance(options, Options):
-                raise ConfigError(f"options must be lily.Options, not {options!r}")
-            engine_options.gpu = options._native()
-        if chosen != "cpu":
-            _refuse_cpu_options(chosen, cpu_isa, kv_cache_type)
-        longest = checkpoint.config.max_position_embeddings
-        if engine_options.max_context > longest:
-            raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
-        if memory_limit is not None:
-            _enforce_memory_limit(checkpoint, engine_options, _positive("memory_limit", memory_limit))
+        engine_options = make_engine_options(
+            checkpoint,
+            chosen,
+            options,
+            threads=threads,
+            max_context=max_context,
+            prefill_chunk=prefill_chunk,
+            weights=weights,
+            cpu_isa=cpu_isa,
+            kv_cache_type=kv_cache_type,
+            memory_limit=memory_limit,
+        )
         native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), engine_options)
         logger.info(
             "loaded %s in %.0f ms: %s",
@@ -203,7 +190,7 @@ class Model:
         if chosen != "cpu":
             tensors, size = _core.gpu.copied_weights(native)
             logger.info("%d tensors (%.1f MiB) were copied: they are not aligned in the files", tensors, size / 2**20)
-        if max_context is None and native.options.max_context < longest:
+        if max_context is None and native.options.max_context < checkpoint.config.max_position_embeddings:
             logger.info("max_context is %d: the GPU's memory has room for no more", native.options.max_context)
         model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval, gpu_options=options)
         if prefix_cache_dir is not None:
@@ -543,11 +530,7 @@ class Model:
     @property
     def _arithmetic(self) -> str:
         """What the bits of a state depend on besides the weights; states are not moved between two of these."""
-        options = self._open().options
-        if options.backend == "cpu":
-            return f"cpu, {options.kv_cache_type}"
-        off = [field.name for field in dataclasses.fields(Options) if _changes_rounding(field, self._gpu_options)]
-        return ", ".join([options.backend, *off])
+        return arithmetic_of(self._open().options, self._gpu_options)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -557,65 +540,3 @@ class Model:
         if self._native is None:
             raise ClosedError("this model is closed; load it again with lily.Model.load()")
         return self._native
-
-
-def available_backends() -> tuple[str, ...]:
-    """The names that `Model.load` takes as `backend` on this machine, besides "auto"."""
-    return ("cpu", *_core.gpu.available_devices())
-
-
-def _choose_backend(name: str) -> str:
-    names = available_backends()
-    if name == "auto":
-        return next((device for device in _GPUS if device in names), "cpu")
-    if name not in names:
-        if name in _GPUS:
-            _core.device.open(name)  # its error says what is missing
-        listed = ", ".join(f'"{known}"' for known in ("auto", *names))
-        raise BackendError(f'backend "{name}" is not part of this build or not on this machine; available: {listed}')
-    return name
-
-
-def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | None) -> None:
-    if cpu_isa:
-        raise ConfigError(f"cpu_isa is of the cpu backend; {backend} has none")
-    if kv_cache_type not in (None, "bfloat16"):
-        raise ConfigError(f'{backend} keeps keys and values in bfloat16; kv_cache_type="{kv_cache_type}" is not there')
-
-
-def _changes_rounding(field: dataclasses.Field[Any], options: Options) -> bool:
-    same = ("route_on_device", "token_handoff", "concurrent_stages", "pass_seconds")
-    return field.name not in same and getattr(options, field.name) != field.default
-
-
-def _positive(name: str, value: int | None) -> int:
-    if value is None:
-        return 0
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if not 1 <= number < 1 << 63:
-        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
-    return number
-
-
-def _text(name: str, value: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} must be a string, not {value!r}")
-    return value
-
-
-def _enforce_memory_limit(checkpoint: Checkpoint, options: _core.EngineOptions, memory_limit: int) -> None:
-    context = options.max_context or checkpoint.config.max_position_embeddings
-    needed = plan(
-        checkpoint,
-        context,
-        threads=options.threads or _core.physical_core_count(),
-        prefill_chunk=options.prefill_chunk or DEFAULT_PREFILL_CHUNK,
-    )
-    if needed.total > memory_limit:
-        raise MemoryLimitError(
-            f"{checkpoint.directory}: {needed.total:,} bytes are needed for a context of {context:,} tokens, "
-            f"more than the limit of {memory_limit:,}; lower max_context or raise memory_limit.\n{needed}"
-        )

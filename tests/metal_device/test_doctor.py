@@ -59,7 +59,7 @@ class Facts:
 def test_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core.device, "metal_facts", Facts)
     monkeypatch.setattr("lily.doctor.available_backends", lambda: ("cpu", "metal"))
-    monkeypatch.setattr("lily.doctor._choose_backend", lambda name: "metal")
+    monkeypatch.setattr("lily.doctor.choose_backend", lambda name: "metal")
     diagnosis = diagnose()
     assert diagnosis.metal == MetalDiagnosis(missing="", **{
         name: value for name, value in vars(Facts).items() if not name.startswith("_") and name != "problem"

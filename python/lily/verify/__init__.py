@@ -9,7 +9,7 @@ from typing import Any
 
 from lily.checkpoint import read_checkpoint, resolve_source
 from lily.doctor import Diagnosis, diagnose
-from lily.model import _choose_backend
+from lily.engine_options import choose_backend
 from lily.verify.cpu import check_products
 from lily.verify.end_to_end import Agreement, compare_backends
 from lily.verify.kernels import KernelCheck, check_kernels
@@ -87,7 +87,7 @@ def verify(source: str | Path, *, backend: str = "auto", report: Callable[[str],
         The backend is not there, or its device failed.
     """
     tell = report if report is not None else _silent
-    chosen = _choose_backend(backend)
+    chosen = choose_backend(backend)
     machine = diagnose()
     checkpoint = read_checkpoint(resolve_source(source))
     kernels = check_products() if chosen == "cpu" else check_kernels(checkpoint, chosen, tell)

@@ -1,0 +1,133 @@
+"""What `Model.load` is given, checked and made the options of the core."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+
+from lily import _core
+from lily.checkpoint import Checkpoint, plan
+from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
+from lily.errors import BackendError, ConfigError, MemoryLimitError
+from lily.options import Options
+
+__all__ = ["arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
+
+# The GPU backends, the one that "auto" prefers first.
+_GPUS = ("metal", "cuda")
+# Switches that change the schedule alone, not what is computed.
+_SCHEDULE = ("route_on_device", "token_handoff", "concurrent_stages", "pass_seconds")
+
+
+def available_backends() -> tuple[str, ...]:
+    """The names that `Model.load` takes as `backend` on this machine, besides "auto"."""
+    return ("cpu", *_core.gpu.available_devices())
+
+
+def choose_backend(name: str) -> str:
+    """The backend of a name, "auto" resolved.
+
+    Raises
+    ------
+    BackendError
+        It is not in this build or not on this machine.
+    """
+    names = available_backends()
+    if name == "auto":
+        return next((device for device in _GPUS if device in names), "cpu")
+    if name not in names:
+        if name in _GPUS:
+            _core.device.open(name)  # its error says what is missing
+        listed = ", ".join(f'"{known}"' for known in ("auto", *names))
+        raise BackendError(f'backend "{name}" is not part of this build or not on this machine; available: {listed}')
+    return name
+
+
+def make_engine_options(
+    checkpoint: Checkpoint,
+    backend: str,
+    options: Options | None,
+    *,
+    threads: int | None,
+    max_context: int | None,
+    prefill_chunk: int | None,
+    weights: str,
+    cpu_isa: str | None,
+    kv_cache_type: str | None,
+    memory_limit: int | None,
+) -> _core.EngineOptions:
+    """The core's options; arguments and errors as for `lily.Model.load`."""
+    native = _core.EngineOptions()
+    native.backend = backend
+    native.threads = _positive("threads", threads)
+    native.max_context = _positive("max_context", max_context)
+    native.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
+    native.weights = _text("weights", weights)
+    native.cpu_isa = _text("cpu_isa", cpu_isa or "")
+    native.kv_cache_type = _text("kv_cache_type", kv_cache_type or "float16")
+    if options is not None:
+        if backend == "cpu":
+            raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
+        if not isinstance(options, Options):
+            raise ConfigError(f"options must be lily.Options, not {options!r}")
+        native.gpu = options._native()
+    if backend != "cpu":
+        _refuse_cpu_options(backend, cpu_isa, kv_cache_type)
+    longest = checkpoint.config.max_position_embeddings
+    if native.max_context > longest:
+        raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
+    if memory_limit is not None:
+        _enforce_memory_limit(checkpoint, native, _positive("memory_limit", memory_limit))
+    return native
+
+
+def arithmetic_of(native: _core.EngineOptions, options: Options) -> str:
+    """What the bits of a state depend on besides the weights; states are not moved between two of these."""
+    if native.backend == "cpu":
+        return f"cpu, {native.kv_cache_type}"
+    changed = [
+        field.name
+        for field in dataclasses.fields(Options)
+        if field.name not in _SCHEDULE and getattr(options, field.name) != field.default
+    ]
+    return ", ".join([native.backend, *changed])
+
+
+def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | None) -> None:
+    if cpu_isa:
+        raise ConfigError(f"cpu_isa is of the cpu backend; {backend} has none")
+    if kv_cache_type not in (None, "bfloat16"):
+        raise ConfigError(f'{backend} keeps keys and values in bfloat16; kv_cache_type="{kv_cache_type}" is not there')
+
+
+def _positive(name: str, value: int | None) -> int:
+    if value is None:
+        return 0
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if not 1 <= number < 1 << 63:
+        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
+    return number
+
+
+def _text(name: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a string, not {value!r}")
+    return value
+
+
+def _enforce_memory_limit(checkpoint: Checkpoint, options: _core.EngineOptions, memory_limit: int) -> None:
+    context = options.max_context or checkpoint.config.max_position_embeddings
+    needed = plan(
+        checkpoint,
+        context,
+        threads=options.threads or _core.physical_core_count(),
+        prefill_chunk=options.prefill_chunk or DEFAULT_PREFILL_CHUNK,
+    )
+    if needed.total > memory_limit:
+        raise MemoryLimitError(
+            f"{checkpoint.directory}: {needed.total:,} bytes are needed for a context of {context:,} tokens, "
+            f"more than the limit of {memory_limit:,}; lower max_context or raise memory_limit.\n{needed}"
+        )
