@@ -10,12 +10,13 @@ import lily.notebook
 from lily import Sampling
 from lily.chat import Answer, Done, Timings, ToolCall, Usage
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs").glob("*.ipynb"))
+assert NOTEBOOKS
 SPOOF = "<script>alert(1)</script>"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_the_examples_run(path, tmp_path, monkeypatch):
+def test_the_notebooks_run(path, tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="needs the extra for notebooks")
     pytest.importorskip("ipykernel", reason="needs the extra for notebooks")
     nbformat = pytest.importorskip("nbformat")
