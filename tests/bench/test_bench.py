@@ -1,4 +1,4 @@
-"""The measurements of lily bench on the bundled model: shape of the result, repeatable tokens, clear failures."""
+"""The measurements of lily bench on the bundled model: shape of the result, repeatable tokens, plot and table."""
 
 import sys
 
@@ -7,9 +7,10 @@ import pytest
 from lily.bench.bandwidth import read_bandwidth
 from lily.bench.engine import LilyEngine
 from lily.bench.errors import BenchError
+from lily.bench.grid import default_lengths
 from lily.bench.measure import Workload, measure
 from lily.bench.page_cache import bring_in
-from lily.bench.peer import run_llama_cpp
+from lily.bench.plot import save_plot
 from lily.bench.roof import decode_bytes
 from lily.bench.samples import Samples
 from lily.bench.table import render
@@ -31,7 +32,7 @@ def test_result_holds_every_figure(result):
     roof = result["roof"]["decode 5"]
     expected = result["bandwidth_bytes_per_second"]["1"] / roof["bytes"]["total"]
     assert roof["tokens_per_second"] == pytest.approx(expected, rel=1e-3)
-    assert "peer" not in result and "ratio" not in result
+    assert "peers" not in result and "ratio" not in result
 
 
 def test_equal_work_gives_equal_digests(result):
@@ -76,14 +77,54 @@ def test_traffic_grows_with_the_context_by_its_keys_and_values():
     assert 0 < short.experts < sum(m.total_bytes for m in checkpoint.source.matrices if ".experts." in m.name)
 
 
-def test_table_shows_both_engines_and_the_ratio(result):
-    modes = {"repacked": result["lily"], "as mapped": result["lily"]}
-    both = {**result, "peer": {"name": "llama.cpp", "modes": modes}, "ratio": dict.fromkeys(result["lily"], 1.37)}
-    alone, table = render(result), render(both)
+@pytest.fixture
+def beside_peers(result):
+    """The result as if two peers had been measured; the second has left out a prompt."""
+    some = {name: figures for name, figures in result["lily"].items() if name != "prefill 33"}
+    peers = [
+        {"name": "llama.cpp", "version": "0.1", "model": "a.gguf", "modes": {"fast": result["lily"], "slow": some}},
+        {"name": "mlx-lm", "version": "0.2", "model": "folder", "modes": {"": some}},
+    ]
+    return {**result, "peers": peers, "ratio": dict.fromkeys(result["lily"], 1.37)}
+
+
+def test_table_shows_all_engines_and_the_ratio(result, beside_peers):
+    alone, table = render(result), render(beside_peers)
     assert "llama.cpp" not in alone
     rows = [line for line in table.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3 and len({row.count("|") for row in rows}) == 1
-    assert "llama.cpp, repacked" in rows[0] and "1.37" in rows[2]
+    header, first, second = ([cell.strip() for cell in rows[i].split("|")] for i in (0, 2, 3))
+    assert header[2:7] == ["lily", "llama.cpp, fast", "llama.cpp, slow", "mlx-lm", "ratio"]
+    assert "-" not in first[2:6] and "1.37" in first
+    assert second[4:6] == ["-", "-"]
+    assert "mlx-lm: 0.2" in table
+
+
+def test_plot_draws_every_figure(beside_peers, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "speed.svg"
+    save_plot(beside_peers, file)
+    drawn = file.read_text(encoding="utf-8")
+    assert "<!-- lily -->" in drawn and "<!-- llama.cpp, slow -->" in drawn and "<!-- mlx-lm -->" in drawn
+    assert "<!-- prompt, tokens -->" in drawn and "<!-- 33 -->" in drawn
+    with pytest.raises(BenchError, match="cannot be written"):
+        save_plot(beside_peers, tmp_path / "missing" / "speed.svg")
+    with pytest.raises(BenchError, match="cannot be written"):
+        save_plot(beside_peers, tmp_path / "speed.unknown")
+
+
+def test_plot_without_matplotlib_says_what_to_install(result, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BenchError, match="needs matplotlib"):
+        save_plot(result, tmp_path / "speed.svg")
+
+
+def test_a_gpu_is_measured_at_ten_lengths_that_fit():
+    ten = tuple(256 * 2**i for i in range(10))
+    assert default_lengths("cuda", 262_144) == default_lengths("metal", 131_072) == (ten, ten)
+    assert default_lengths("cuda", 131_071) == (ten[:9], ten[:9])
+    assert default_lengths("sim", 4096) == default_lengths("cpu", 4096) == ((128, 512), (16, 512))
+    assert default_lengths("cpu", 300) == ((128,), (16,))
 
 
 def test_samples():
@@ -91,15 +132,6 @@ def test_samples():
     for seconds in (2.0, 1.0, 4.0):
         samples.add(8, seconds)
     assert samples.to_dict() == {"median": 4.0, "min": 2.0, "max": 8.0, "runs": 3}
-
-
-def test_a_peer_that_is_not_installed(tmp_path):
-    (tmp_path / "model.gguf").write_bytes(b"no GGUF")
-    job = {"file": str(tmp_path / "model.gguf"), "threads": 1, "prompt": [4], "context": [4], "decode": 2, "warm_up": 4}
-    with pytest.raises(BenchError, match=r"llama.cpp \(repacked\) failed with exit code 1"):
-        run_llama_cpp(sys.executable, "repacked", job)
-    with pytest.raises(BenchError, match="cannot be run"):
-        run_llama_cpp(str(tmp_path / "python"), "as mapped", job)
 
 
 def test_bring_in_reads_whole_files(tmp_path):

@@ -50,6 +50,10 @@ class LilyEngine:
         """Seconds for `tokens` steps of greedy decoding after a prompt of `context` tokens, which is not timed."""
         self._session.reset()
         self._session.prefill(random_ids(context, self._vocab_size))
+        return self.continue_after(context, tokens)
+
+    def continue_after(self, context: int, tokens: int) -> float:
+        """The same right after `prefill(context)`, whose prompt this decodes on."""
         start = time.perf_counter()
         # The first of these tokens comes from the logits of the prompt, each of the others takes a step.
         produced = list(self._session.generate(tokens + 1, sampling=Sampling.greedy(), stop_tokens=()))

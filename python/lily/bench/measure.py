@@ -1,4 +1,4 @@
-"""measure: all figures of a model, in rounds that alternate with the peer."""
+"""measure: all figures of a model, in rounds that alternate with its peers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from lily.bench.bandwidth import read_bandwidth
 from lily.bench.engine import LilyEngine
+from lily.bench.grid import default_lengths
 from lily.bench.memory import resident_memory
-from lily.bench.page_cache import bring_in
-from lily.bench.peer import MODES, run_llama_cpp
+from lily.bench.peer import Peer, llama_cpp, mlx_lm
 from lily.bench.roof import decode_bytes
-from lily.bench.samples import Samples
-from lily.checkpoint import read_checkpoint, resolve_source
+from lily.bench.rounds import Plan, Rounds
+from lily.checkpoint import Checkpoint, read_checkpoint, resolve_source
 
 __all__ = ["Workload", "measure"]
 
@@ -24,13 +24,15 @@ __all__ = ["Workload", "measure"]
 class Workload:
     """What is measured."""
 
-    prompt: tuple[int, ...]  # lengths
-    context: tuple[int, ...]  # tokens before decoding
-    decode: int  # tokens of one decoding run
-    runs: int
-    threads: int | None
-    gguf: Path | None = None  # the peer's file; None: no peer
+    prompt: tuple[int, ...] | None = None  # lengths; None: `default_lengths`
+    context: tuple[int, ...] | None = None  # tokens before decoding
+    decode: int = 32  # tokens of one decoding run
+    runs: int = 5
+    threads: int | None = None
+    peers: tuple[str, ...] = ()  # "llama.cpp", "mlx-lm"
+    gguf: Path | None = None  # llama.cpp's file
     peer_python: str = ""
+    peer_seconds: float = 60.0  # prompts that take a peer longer are left out
     backend: str = "cpu"
     bandwidth_bytes: int = 1 << 30  # buffer of each thread
 
@@ -41,7 +43,7 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
     Raises
     ------
     BenchError
-        The peer failed, or two runs produced different tokens.
+        A peer failed, or two runs produced different tokens.
     CheckpointError, ConfigError
         The model cannot be loaded.
     """
@@ -52,86 +54,63 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
     with Model.load(source, backend=workload.backend, threads=workload.threads, prefix_cache_bytes=0) as model:
         load_seconds = time.perf_counter() - start
         native = model._open().options
-        backend = native.backend
+        plan = _plan(workload, native.backend, native.threads, model.max_context)
         engine = LilyEngine(model, checkpoint.config.vocab_size)
-        lily, peers, version = _rounds(
-            engine, workload, sorted(checkpoint.directory.glob("*.safetensors")), native.threads, report
-        )
+        files = tuple(sorted(checkpoint.directory.glob("*.safetensors")))
+        with Rounds(engine, plan, files, _peers(workload, native.backend, checkpoint), report) as rounds:
+            rounds.run(workload.runs)
         memory = resident_memory()
-        threads, isa = native.threads, native.cpu_isa
     bandwidth: dict[int, float] = {}
-    if backend == "cpu":
+    if native.backend == "cpu":
         report("memory bandwidth")
-        bandwidth = {n: read_bandwidth(n, buffer_bytes=workload.bandwidth_bytes) for n in sorted({1, threads})}
+        counts = sorted({1, native.threads})
+        bandwidth = {n: read_bandwidth(n, buffer_bytes=workload.bandwidth_bytes) for n in counts}
     result: dict[str, Any] = {
         "model": str(checkpoint.directory),
-        "backend": backend,
-        "isa": isa,
-        "threads": threads,
+        "backend": native.backend,
+        "isa": native.cpu_isa,
+        "threads": native.threads,
         "load_seconds": round(load_seconds, 4),
         "memory_bytes": memory,
         "bandwidth_bytes_per_second": {str(n): round(rate) for n, rate in bandwidth.items()},
         "decode_tokens": workload.decode,
-        "lily": {name: samples.to_dict() for name, samples in lily.items()},
-        "digests": {name: digest for name, digest in engine.digests.items() if name in lily},
-        "roof": {},
+        "lily": {name: samples.to_dict() for name, samples in rounds.lily.items()},
+        "digests": {name: digest for name, digest in engine.digests.items() if name in rounds.lily},
+        "roof": {
+            f"decode {context}": _roof(checkpoint, context, bandwidth.get(native.threads)) for context in plan.context
+        },
     }
-    for context in workload.context:
-        traffic = decode_bytes(checkpoint, context)
-        roof: dict[str, Any] = {"bytes": traffic.to_dict()}
-        if bandwidth:
-            roof["tokens_per_second"] = round(bandwidth[threads] / traffic.total, 3)
-        result["roof"][f"decode {context}"] = roof
-    if peers:
-        result["peer"] = {"name": "llama.cpp", "version": version, "file": str(workload.gguf), "modes": {}}
-        for mode, figures in peers.items():
-            result["peer"]["modes"][mode] = {name: samples.to_dict() for name, samples in figures.items()}
-        result["ratio"] = {
-            name: round(samples.median / max(figures[name].median for figures in peers.values()), 3)
-            for name, samples in lily.items()
-        }
+    if rounds.peers:
+        result["peers"], result["ratio"] = rounds.peer_figures(), rounds.ratios()
     return result
 
 
-def _rounds(
-    engine: LilyEngine, workload: Workload, files: list[Path], threads: int, report: Callable[[str], None]
-) -> tuple[dict[str, Samples], dict[str, dict[str, Samples]], str]:
-    names = [f"prefill {n}" for n in workload.prompt] + [f"decode {n}" for n in workload.context]
-    lily = {name: Samples() for name in names}
-    modes = MODES if workload.gguf is not None else ()
-    peers = {mode: {name: Samples() for name in names} for mode in modes}
-    tokens = {name: int(name.split()[1]) if name.startswith("prefill") else workload.decode for name in names}
-    warm_up = 128  # tokens, which meet nearly every expert
-    peer_files = [workload.gguf] if workload.gguf is not None else []
-    job = {
-        "file": str(workload.gguf),
-        "threads": threads,
-        "prompt": workload.prompt,
-        "context": workload.context,
-        "decode": workload.decode,
-        "warm_up": warm_up,
-    }
-    version = ""
-    for run in range(workload.runs):
-        report(f"round {run + 1} of {workload.runs}: lily")
-        if peer_files:
-            bring_in(files, instead_of=peer_files)
-        engine.prefill(warm_up)
-        for length in workload.prompt:
-            lily[f"prefill {length}"].add(length, engine.prefill(length))
-        for context in workload.context:
-            lily[f"decode {context}"].add(workload.decode, engine.decode(context, workload.decode))
-        report(_last_rates(lily))
-        for mode in modes:
-            report(f"round {run + 1} of {workload.runs}: llama.cpp, {mode}")
-            bring_in(peer_files, instead_of=files)
-            done = run_llama_cpp(workload.peer_python, mode, job)
-            version = done["version"]
-            for name in names:
-                peers[mode][name].add(tokens[name], done["seconds"][name])
-            report(_last_rates(peers[mode]))
-    return lily, peers, version
+def _plan(workload: Workload, backend: str, threads: int, max_context: int) -> Plan:
+    prompt, context = default_lengths(backend, max_context - workload.decode - 1)
+    return Plan(
+        prompt=prompt if workload.prompt is None else workload.prompt,
+        context=context if workload.context is None else workload.context,
+        decode=workload.decode,
+        threads=threads,
+        backend=backend,
+        peer_python=workload.peer_python,
+        peer_seconds=workload.peer_seconds,
+    )
 
 
-def _last_rates(figures: dict[str, Samples]) -> str:
-    return ", ".join(f"{name}: {samples.rates[-1]:.1f}" for name, samples in figures.items()) + " tok/s"
+def _peers(workload: Workload, backend: str, checkpoint: Checkpoint) -> list[Peer]:
+    peers = []
+    if "llama.cpp" in workload.peers:
+        assert workload.gguf is not None
+        peers.append(llama_cpp(workload.gguf, backend))
+    if "mlx-lm" in workload.peers:
+        peers.append(mlx_lm(checkpoint.directory))
+    return peers
+
+
+def _roof(checkpoint: Checkpoint, context: int, bandwidth: float | None) -> dict[str, Any]:
+    traffic = decode_bytes(checkpoint, context)
+    roof: dict[str, Any] = {"bytes": traffic.to_dict()}
+    if bandwidth is not None:
+        roof["tokens_per_second"] = round(bandwidth / traffic.total, 3)
+    return roof

@@ -1,55 +1,158 @@
-"""run_llama_cpp: one round of the peer, in a process of its own."""
+"""Peer, PeerProcess: another engine, in a process of its own that answers one round of measurements after another."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any
 
 from lily.bench.errors import BenchError
 
-__all__ = ["MODES", "run_llama_cpp"]
+__all__ = ["Peer", "PeerProcess", "llama_cpp", "mlx_lm"]
 
-# llama.cpp's two ways to hold weights: a copy interleaved for the CPU's kernels (its default), or as mapped.
-MODES = {"repacked": True, "as mapped": False}
-_DRIVER = Path(__file__).with_name("llama_cpp_driver.py")
+_FOLDER = Path(__file__).parent
+_DRIVER = _FOLDER / "peer_driver.py"
 
 
-def run_llama_cpp(python: str, mode: str, job: dict[str, Any]) -> dict[str, Any]:
-    """Seconds by measurement, and the version.
+@dataclass(frozen=True)
+class Peer:
+    """Another engine and how it is opened.
+
+    `modes` maps a mode's name ("" for the only one) to what its job holds besides `file`.
+    """
+
+    name: str
+    package: str
+    engine_file: Path
+    model: Path
+    files: tuple[Path, ...]
+    modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+
+    def label(self, mode: str) -> str:
+        """The name of a column."""
+        return f"{self.name}, {mode}" if mode else self.name
+
+
+def llama_cpp(gguf: Path, backend: str) -> Peer:
+    """llama.cpp with a GGUF file, on the kind of device that `backend` of Lily uses.
+
+    On a CPU it has two ways to hold weights: a copy interleaved for its kernels (its default), or as mapped. On a GPU
+    its speed at prompts depends on the tokens that it computes at once: 2048, or 512 (its default).
+    """
+    if backend in ("cpu", "sim"):
+        options = {"gpu": False, "ubatch": 512}
+        modes = {"repacked": {**options, "repack": True}, "as mapped": {**options, "repack": False}}
+    else:
+        options = {"gpu": True, "repack": True}
+        modes = {"ubatch 2048": {**options, "ubatch": 2048}, "ubatch 512": {**options, "ubatch": 512}}
+    return Peer("llama.cpp", "llama-cpp-python", _FOLDER / "peer_llama_cpp.py", gguf, (gguf,), modes)
+
+
+def mlx_lm(directory: Path) -> Peer:
+    """mlx-lm with a checkpoint's directory."""
+    files = tuple(sorted(directory.glob("*.safetensors")))
+    return Peer("mlx-lm", "mlx-lm", _FOLDER / "peer_mlx_lm.py", directory, files)
+
+
+class PeerProcess:
+    """A peer in one of its modes, opened and warmed up.
 
     Parameters
     ----------
     python : str
-        An interpreter that has llama-cpp-python.
+        An interpreter that has the peer's package.
+    peer : Peer
+        The engine.
     mode : str
-        One of `MODES`.
+        One of `peer.modes`.
     job : dict
-        file, threads, prompt (lengths), context (lengths), decode (tokens), warm_up (length of a prompt).
+        threads, longest (tokens of a context), warm_up (tokens of a prompt).
 
     Raises
     ------
     BenchError
         The interpreter or the peer failed; the message holds the end of what it wrote.
     """
-    wanted = json.dumps({**job, "repack": MODES[mode]})
-    try:
-        # Isolated (-I): the driver's folder must not shadow the peer's modules.
-        done = subprocess.run([python, "-I", str(_DRIVER)], input=wanted, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise BenchError(
-            f"{python}: cannot be run ({error.strerror}); name an interpreter with llama-cpp-python"
-        ) from error
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()[-3:]
-        hint = "; install llama-cpp-python there" if "No module named" in done.stderr else ""
-        if done.returncode == -signal.SIGILL:
-            hint = "; illegal instruction, perhaps built for another processor: build llama-cpp-python on this machine"
-        raise BenchError(f"llama.cpp ({mode}) failed with exit code {done.returncode}{hint}: " + " | ".join(lines))
-    try:
-        result: dict[str, Any] = json.loads(done.stdout)
-    except json.JSONDecodeError as error:
-        raise BenchError(f"llama.cpp ({mode}) gave no result but: {done.stdout[-200:]!r}") from error
-    return result
+
+    def __init__(self, python: str, peer: Peer, mode: str, job: Mapping[str, Any]) -> None:
+        self._label = f"{peer.name} ({mode})" if mode else peer.name
+        self._package = peer.package
+        self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by `close`)
+        try:
+            # Isolated (-I): the driver's folder must not shadow the peer's modules.
+            self._process = subprocess.Popen(
+                [python, "-I", str(_DRIVER), str(peer.engine_file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise BenchError(
+                f"{python}: cannot be run ({error.strerror}); name an interpreter with {peer.package}"
+            ) from error
+        try:
+            self.version: str = self._ask({**job, **peer.modes[mode], "file": str(peer.model)})["version"]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> PeerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, job: Mapping[str, Any]) -> dict[str, float]:
+        """Seconds by measurement, "prefill N" and "decode N", of one round.
+
+        `job` holds prompt (lengths), context (lengths), decode (tokens) and prompt_seconds: prompts that would take
+        longer are left out of the answer.
+        """
+        seconds: dict[str, float] = self._ask(job)["seconds"]
+        return seconds
+
+    def close(self) -> None:
+        """End the process."""
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+                stream.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # the answer that is missing then tells why
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchError(self._reason(self._process.wait()))
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise BenchError(f"{self._label} gave no result but: {line[-200:]!r}") from error
+        return answer
+
+    def _reason(self, code: int) -> str:
+        self._errors.seek(0)
+        text = self._errors.read()
+        hint = f"; install {self._package} there" if "ModuleNotFoundError" in text else ""
+        if code == -signal.SIGILL:
+            hint = f"; illegal instruction, perhaps built for another processor: build {self._package} on this machine"
+        return f"{self._label} failed with exit code {code}{hint}: " + " | ".join(text.strip().splitlines()[-3:])

@@ -1,4 +1,4 @@
-"""save_plot: a measurement as a bar chart."""
+"""save_plot: a measurement as curves over the number of tokens, prompts beside decoding."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lily.bench.errors import BenchError
+from lily.bench.table import columns
 
 __all__ = ["save_plot"]
 
+_PANELS = {"prefill": "prompt, tokens", "decode": "decoding after, tokens"}
+
 
 def save_plot(result: dict[str, Any], file: Path) -> None:
-    """Write the chart in the format of the file's suffix.
+    """Write the curves, medians with the lowest and highest run, in the format of the file's suffix.
 
     Raises
     ------
@@ -22,20 +25,32 @@ def save_plot(result: dict[str, Any], file: Path) -> None:
     try:
         figure_type: Any = importlib.import_module("matplotlib.figure").Figure
     except ImportError as error:
-        raise BenchError("--plot needs the package matplotlib; install it with pip install matplotlib") from error
-    engines = {"lily": result["lily"], **result.get("peer", {}).get("modes", {})}
-    names = list(result["lily"])
-    figure = figure_type(figsize=(2 + 1.5 * len(names), 4), layout="constrained")
-    axes = figure.subplots()
-    width = 0.8 / len(engines)
-    for index, (engine, figures) in enumerate(engines.items()):
-        label = engine if engine == "lily" else f"llama.cpp, {engine}"
-        places = [place + index * width for place in range(len(names))]
-        axes.bar(places, [figures[name]["median"] for name in names], width, label=label)
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(names))], names)
-    axes.set_ylabel("tokens a second")
-    axes.legend()
+        raise BenchError('--plot needs matplotlib; install it with pip install "lily-engine[plot]"') from error
+    figure = figure_type(figsize=(11, 4.5), layout="constrained")
+    for axes, (phase, title) in zip(figure.subplots(1, 2), _PANELS.items(), strict=True):
+        _draw(axes, phase, title, columns(result))
+    figure.axes[0].legend()
     try:
         figure.savefig(file)
     except (OSError, ValueError) as error:
         raise BenchError(f"{file}: the plot cannot be written ({error})") from error
+
+
+def _draw(axes: Any, phase: str, title: str, engines: dict[str, dict[str, Any]]) -> None:
+    ticks: set[int] = set()
+    for engine, figures in engines.items():
+        points = sorted((int(name.split()[1]), figure) for name, figure in figures.items() if name.startswith(phase))
+        lengths = [length for length, _ in points]
+        line = axes.plot(lengths, [figure["median"] for _, figure in points], marker="o", label=engine)[0]
+        lowest, highest = ([figure[end] for _, figure in points] for end in ("min", "max"))
+        axes.fill_between(lengths, lowest, highest, color=line.get_color(), alpha=0.2)
+        ticks.update(lengths)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(ticks), [_short(tick) for tick in sorted(ticks)])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(title)
+    axes.set_ylabel("tokens a second")
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)

@@ -1,28 +1,34 @@
-"""render: a measurement as a table."""
+"""render, columns: a measurement as a table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["render"]
+__all__ = ["columns", "render"]
+
+
+def columns(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The figures of Lily and of each peer's modes, by what their column is called."""
+    found = {"lily": result["lily"]}
+    for peer in result.get("peers", ()):
+        for mode, figures in peer["modes"].items():
+            found[f"{peer['name']}, {mode}" if mode else peer["name"]] = figures
+    return found
 
 
 def render(result: dict[str, Any]) -> str:
     """Rates in tokens a second as a Markdown table, and the machine's figures below it."""
-    modes = result.get("peer", {}).get("modes", {})
-    header = ["tok/s", "lily", *(f"llama.cpp, {mode}" for mode in modes)]
-    header += ["ratio"] * bool(modes) + ["roof", "share of roof"]
+    engines = columns(result)
+    has_roof = any("tokens_per_second" in roof for roof in result["roof"].values())
+    header = ["tok/s", *engines] + ["ratio"] * ("ratio" in result) + ["roof", "share of roof"] * has_roof
     rows = [header]
     for name, figures in result["lily"].items():
-        roof = result["roof"].get(name)
-        row = [name, _figure(figures), *(_figure(mode[name]) for mode in modes.values())]
-        if modes:
-            row.append(f"{result['ratio'][name]:.2f}")
-        if roof and "tokens_per_second" in roof:
-            rate = roof["tokens_per_second"]
-            row += [f"{rate:.1f}", f"{100 * figures['median'] / rate:.0f} %"]
-        else:
-            row += ["", ""]
+        row = [name, *(_figure(of_engine.get(name)) for of_engine in engines.values())]
+        if "ratio" in result:
+            row.append(f"{result['ratio'][name]:.2f}" if name in result["ratio"] else "")
+        if has_roof:
+            rate = result["roof"].get(name, {}).get("tokens_per_second")
+            row += [f"{rate:.1f}", f"{100 * figures['median'] / rate:.0f} %"] if rate else ["", ""]
         rows.append(row)
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     rows.insert(1, ["-" * width for width in widths])
@@ -32,7 +38,9 @@ def render(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *_machine(result)]) + "\n"
 
 
-def _figure(figures: dict[str, Any]) -> str:
+def _figure(figures: dict[str, Any] | None) -> str:
+    if figures is None:
+        return "-"
     return f"{figures['median']:.1f} ({figures['min']:.1f} - {figures['max']:.1f})"
 
 
@@ -41,6 +49,7 @@ def _machine(result: dict[str, Any]) -> list[str]:
     if result["backend"] == "cpu":
         engine += f", {result['isa']} kernels, {result['threads']} threads"
     lines = [f"{engine}, loaded in {1e3 * result['load_seconds']:.0f} ms"]
+    lines += [f"{peer['name']}: {peer['version']}" for peer in result.get("peers", ())]
     for threads, rate in result["bandwidth_bytes_per_second"].items():
         lines.append(f"memory read bandwidth, threads: {threads}: {rate / 1e9:.1f} GB/s")
     for name, roof in result["roof"].items():

@@ -1,4 +1,4 @@
-"""lily bench: how fast a model runs here, beside the machine's limits and another engine."""
+"""lily bench: how fast a model runs here, beside the machine's limits and other engines."""
 
 from __future__ import annotations
 
@@ -17,24 +17,36 @@ from lily.errors import InvalidArgumentError
 
 __all__ = ["bench"]
 
+_PEERS = ("llama.cpp", "mlx-lm")
+
 
 @command("""\
   lily bench
-  lily bench ./Qwen3.6-35B-A3B-4bit --prompt 128,512,2048 --context 16,8192
+  lily bench ./Qwen3.6-35B-A3B-4bit --prompt 128,512,2048 --context 16,8192 --plot speed.svg
   lily bench ./Qwen3.6-35B-A3B-4bit --vs llama.cpp --gguf Qwen3.6-35B-A3B-Q4_K.gguf --json
+  lily bench ./Qwen3.6-35B-A3B-4bit --vs mlx-lm --peer-python ~/mlx/bin/python
 """)
 def bench(
     model: options.Model = options.DEFAULT_MODEL,
     backend: options.Backend = "auto",
-    prompt: Annotated[str, typer.Option(help="Prompt lengths, separated by commas.")] = "128,512",
-    context: Annotated[str, typer.Option(help="Tokens before decoding, separated by commas.")] = "16,512",
+    prompt: Annotated[
+        str | None, typer.Option(help="Prompt lengths, separated by commas; by default 256 to 128K on a GPU, 128,512.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Tokens before decoding; by default 256 to 128K on a GPU, 16,512.")
+    ] = None,
     decode: Annotated[int, typer.Option(min=1, help="Tokens of one decoding run.")] = 32,
     runs: Annotated[int, typer.Option(min=1, help="Runs of which medians are taken.")] = 5,
     threads: options.Threads = None,
-    vs: Annotated[str | None, typer.Option(metavar="llama.cpp", help="Alternate with this engine.")] = None,
-    gguf: Annotated[Path | None, typer.Option(help="The other engine's file of the same model.")] = None,
-    peer_python: Annotated[str, typer.Option(help="Interpreter with llama-cpp-python.")] = sys.executable,
-    plot: Annotated[Path | None, typer.Option(help="Write a bar chart (needs matplotlib).")] = None,
+    vs: Annotated[
+        list[str] | None, typer.Option(metavar="ENGINE", help="Alternate with llama.cpp or mlx-lm; or both.")
+    ] = None,
+    gguf: Annotated[Path | None, typer.Option(help="llama.cpp's file of the same model.")] = None,
+    peer_python: Annotated[str, typer.Option(help="Interpreter with llama-cpp-python or mlx-lm.")] = sys.executable,
+    peer_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Leave out prompts that would take another engine longer.")
+    ] = 60.0,
+    plot: Annotated[Path | None, typer.Option(help="Write the curves to this file (needs matplotlib).")] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
@@ -46,21 +58,25 @@ def bench(
     from lily.bench.plot import save_plot
     from lily.bench.table import render
 
-    if vs not in (None, "llama.cpp"):
-        raise InvalidArgumentError(f'--vs "{vs}" is not known; "llama.cpp" is')
-    if (vs is None) != (gguf is None):
+    peers = tuple(dict.fromkeys(vs or ()))
+    for name in peers:
+        if name not in _PEERS:
+            raise InvalidArgumentError(f'--vs "{name}" is not known; "llama.cpp" and "mlx-lm" are')
+    if ("llama.cpp" in peers) != (gguf is not None):
         raise InvalidArgumentError("--vs llama.cpp and --gguf FILE go together")
     if gguf is not None and not gguf.is_file():
         raise InvalidArgumentError(f"{gguf}: there is no such file")
     workload = Workload(
         backend=backend,
-        prompt=options.lengths("--prompt", prompt),
-        context=options.lengths("--context", context),
+        prompt=None if prompt is None else options.lengths("--prompt", prompt),
+        context=None if context is None else options.lengths("--context", context),
         decode=decode,
         runs=runs,
         threads=threads,
+        peers=peers,
         gguf=gguf,
         peer_python=peer_python,
+        peer_seconds=peer_seconds,
     )
     result = measure(model, workload, partial(remark, piped=True))
     if plot is not None:
