@@ -1,0 +1,64 @@
+"""Two backends of Lily over the same random tokens, teacher-forced: a report of their distances.
+
+    python tests/oracles/backends.py MODEL [--backend NAME] [--other NAME] [--positions N] [--threads N]
+
+For models too large for the reference: the whole one of tests/synthetic.py, say. Every position is scored twice, as
+part of a prompt and as a step of decoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from oracles.compare import distance, relative_logit_error
+from oracles.under_test import lily_model, logits_after, score
+
+PROMPT = 64  # tokens before the first position
+
+
+def log_probabilities(logits: NDArray[np.float32], ids: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Of the token that follows, at each row of logits."""
+    wide = logits.astype(np.float64)
+    peak = wide.max(-1)
+    return wide[np.arange(len(ids)), ids] - peak - np.log(np.exp(wide - peak[:, None]).sum(-1))
+
+
+def run(source: str, backend: str, threads: int, positions: int) -> dict[str, Any]:
+    """Scores of both kinds, and the logits of every decoding step."""
+    with lily_model(source, threads=threads, backend=backend) as model:
+        vocab_size = model.config.vocab_size
+        ids = np.random.default_rng(7).integers(0, vocab_size, PROMPT + positions, dtype=np.int32)
+        prompt = tuple(part[PROMPT - 1 :] for part in score(model, ids))
+        logits = logits_after(model, ids[:PROMPT], ids[PROMPT:-1])
+    step = log_probabilities(logits, ids[PROMPT:]), logits.argmax(-1).astype(np.int32)
+    return {"as a prompt": prompt, "step by step": step, "logits": logits}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--other", default="cpu", help="the backend to compare with")
+    parser.add_argument("--positions", type=int, default=192)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    one, other = (run(given.model, name, given.threads, given.positions) for name in (given.backend, given.other))
+    for kind in ("as a prompt", "step by step"):
+        print(f"{given.backend}, {kind}, from {given.other}: {distance(*one[kind], *other[kind])}")
+    print(f"largest relative error of a step's logits: {relative_logit_error(one['logits'], other['logits']):.5f}")
+    best = np.sort(other["logits"], axis=-1)[:, -2:]
+    changed = one["step by step"][1] != other["step by step"][1]
+    gaps = ", ".join(f"{gap:.3f}" for gap in (best[:, 1] - best[:, 0])[changed]) or "none"
+    print(f"lead of {given.other}'s first choice over its second where the choices differ: {gaps}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Profiles Lily's kernels on an NVIDIA GPU: time and memory traffic of a decode step or a prompt chunk, by kernel.
+
+    python tools/profile_cuda.py MODEL [--context N] [--rows N] [--bandwidth TB/s] [--json FILE]
+
+Profiles a decode step after --context tokens, or, with --rows, the chunk of a prompt that follows them. Runs Nsight
+Compute (ncu) on itself: it times every kernel alone, caches kept and clocks left as they are. The wall time of the same
+pass without a profiler stands beside the sum: what kernels do not account for is the time between them. "floor" is the
+time that a kernel's bytes take at --bandwidth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import ctypes
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+TIME = "gpu__time_duration.sum"
+READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+STEPS = 4  # decode steps under the profiler; their mean is reported
+TIMED_STEPS = 64
+
+
+def primary_context() -> ctypes.CDLL:
+    """The driver, with the first GPU's context, which Lily uses too, current in this thread."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    for result in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
+        if result != 0:
+            raise SystemExit(f"the CUDA driver reports error {result}")
+    driver.cuCtxSetCurrent(context)
+    return driver
+
+
+def run_pass(given: argparse.Namespace) -> None:
+    """In a process of its own: run the pass with the profiler on around it, print the seconds of one."""
+    import numpy as np
+
+    import lily
+
+    driver = primary_context()
+    rng = np.random.default_rng(5)
+    with lily.Model.load(given.model, backend="cuda", prefix_cache_bytes=0) as model:
+        session = model.session()
+        ids = rng.integers(0, model.config.vocab_size, given.context + given.rows, dtype=np.int32)
+        seconds = []
+        for run in range(4):  # the first ones compile kernels and record graphs
+            session.reset()
+            if given.context:
+                session.prefill(ids[: given.context])
+            last = run == 3
+            if given.rows:
+                driver.cuProfilerStart() if last else None
+                start = time.perf_counter()
+                session.prefill(ids[given.context :])
+                seconds.append(time.perf_counter() - start)
+            else:
+                steps = STEPS if given.profiled else TIMED_STEPS
+                list(session.generate(4, sampling=lily.Sampling.greedy(), stop_tokens=()))
+                driver.cuProfilerStart() if last else None
+                start = time.perf_counter()
+                list(session.generate(steps, sampling=lily.Sampling.greedy(), stop_tokens=()))
+                seconds.append((time.perf_counter() - start) / steps)
+            driver.cuProfilerStop() if last else None
+    print(json.dumps({"seconds": statistics.median(seconds[1:])}))
+
+
+def child(given: argparse.Namespace, profiled: bool) -> list[str]:
+    command = [
+        sys.executable,
+        __file__,
+        given.model,
+        "--context",
+        str(given.context),
+        "--rows",
+        str(given.rows),
+        "--run",
+    ]
+    return [*command, "--profiled"] if profiled else command
+
+
+def wall_seconds(given: argparse.Namespace) -> float:
+    done = subprocess.run(child(given, False), check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+
+
+def profile(given: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Launches, seconds and bytes by kernel, of all profiled passes together."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        tool = ["ncu", "--csv", "--page", "raw", "--log-file", str(log), "--profile-from-start", "off"]
+        tool += [
+            "--graph-profiling",
+            "node",
+            "--cache-control",
+            "none",
+            "--clock-control",
+            "none",
+            "--print-units",
+            "base",
+        ]
+        tool += ["--metrics", ",".join((TIME, READ, WRITTEN))]
+        subprocess.run([*tool, *child(given, True)], check=True, stdout=subprocess.DEVNULL)
+        lines = [line for line in log.read_text().splitlines() if line.startswith('"')]
+    rows = list(csv.DictReader(lines))
+    kernels: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(("launches", "seconds", "bytes"), 0.0))
+    for row in rows[1:]:  # the first holds units: ns and bytes
+        total = kernels[row["Kernel Name"].split("(")[0]]
+        total["launches"] += 1
+        total["seconds"] += 1e-9 * number(row[TIME])
+        total["bytes"] += sum(number(row[name]) for name in (READ, WRITTEN))
+    return kernels
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def table(kernels: dict[str, dict[str, float]], passes: float, wall: float, bandwidth: float) -> str:
+    """A Markdown table of one pass."""
+    lines = ["| kernel | launches | us each | us | MB | floor, us |", "| --- | --- | --- | --- | --- | --- |"]
+    total: dict[str, float] = defaultdict(float)
+    for name, sums in sorted(kernels.items(), key=lambda item: -item[1]["seconds"]):
+        one = {key: value / passes for key, value in sums.items()}
+        for key, value in one.items():
+            total[key] += value
+        each = 1e6 * one["seconds"] / one["launches"]
+        lines.append(
+            f"| {name} | {one['launches']:.0f} | {each:.2f} | {1e6 * one['seconds']:.0f} | {one['bytes'] / 1e6:.1f} | "
+            f"{1e6 * one['bytes'] / bandwidth:.0f} |"
+        )
+    lines.append(
+        f"| **all kernels** | {total['launches']:.0f} | {1e6 * total['seconds'] / total['launches']:.2f} | "
+        f"{1e6 * total['seconds']:.0f} | {total['bytes'] / 1e6:.0f} | {1e6 * total['bytes'] / bandwidth:.0f} |"
+    )
+    lines.append(f"| between them | | | {1e6 * (wall - total['seconds']):.0f} | | |")
+    lines.append(f"| **the pass** | | | {1e6 * wall:.0f} | | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--context", type=int, default=4096, help="tokens before the pass")
+    parser.add_argument("--rows", type=int, default=0, help="tokens of a prompt chunk; 0: a decode step")
+    parser.add_argument("--bandwidth", type=float, default=4.64, help="of the memory, TB/s")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--profiled", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.run:
+        run_pass(given)
+        return
+    wall, kernels = wall_seconds(given), profile(given)
+    passes: float = 1 if given.rows else kernels["advance_position"]["launches"]
+    if given.json:
+        figures: dict[str, Any] = {"wall_seconds": wall, "passes": passes, "kernels": kernels}
+        given.json.write_text(json.dumps(figures, indent=2))
+    print(table(kernels, passes, wall, 1e12 * given.bandwidth))
+
+
+if __name__ == "__main__":
+    main()
