@@ -58,33 +58,27 @@ def run_pass(given: argparse.Namespace) -> None:
                 session.prefill(ids[: given.context])
             last = run == 3
             if given.rows:
-                driver.cuProfilerStart() if last else None
+                if last:
+                    driver.cuProfilerStart()
                 start = time.perf_counter()
                 session.prefill(ids[given.context :])
                 seconds.append(time.perf_counter() - start)
             else:
                 steps = STEPS if given.profiled else TIMED_STEPS
                 list(session.generate(4, sampling=lily.Sampling.greedy(), stop_tokens=()))
-                driver.cuProfilerStart() if last else None
+                if last:
+                    driver.cuProfilerStart()
                 start = time.perf_counter()
                 list(session.generate(steps, sampling=lily.Sampling.greedy(), stop_tokens=()))
                 seconds.append((time.perf_counter() - start) / steps)
-            driver.cuProfilerStop() if last else None
+            if last:
+                driver.cuProfilerStop()
     print(json.dumps({"seconds": statistics.median(seconds[1:])}))
 
 
 def child(given: argparse.Namespace, profiled: bool) -> list[str]:
-    command = [
-        sys.executable,
-        __file__,
-        given.model,
-        "--context",
-        str(given.context),
-        "--rows",
-        str(given.rows),
-        "--run",
-    ]
-    return [*command, "--profiled"] if profiled else command
+    lengths = ["--context", str(given.context), "--rows", str(given.rows)]
+    return [sys.executable, __file__, given.model, *lengths, "--run", *["--profiled"] * profiled]
 
 
 def wall_seconds(given: argparse.Namespace) -> float:
@@ -96,17 +90,9 @@ def profile(given: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Launches, seconds and bytes by kernel, of all profiled passes together."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        tool = ["ncu", "--csv", "--page", "raw", "--log-file", str(log), "--profile-from-start", "off"]
-        tool += [
-            "--graph-profiling",
-            "node",
-            "--cache-control",
-            "none",
-            "--clock-control",
-            "none",
-            "--print-units",
-            "base",
-        ]
+        tool = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
+        tool += ["--profile-from-start", "off", "--graph-profiling", "node"]
+        tool += ["--cache-control", "none", "--clock-control", "none"]
         tool += ["--metrics", ",".join((TIME, READ, WRITTEN))]
         subprocess.run([*tool, *child(given, True)], check=True, stdout=subprocess.DEVNULL)
         lines = [line for line in log.read_text().splitlines() if line.startswith('"')]
