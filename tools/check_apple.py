@@ -180,7 +180,7 @@ MISTAKES = [
     ),
     Mistake(
         "nullable passed where nil is not taken",
-        "submission.mm",
+        "queue.mm",
         'if (encoder == nil) return "Metal made no command encoder";',
         "",
         "null",
@@ -194,9 +194,9 @@ MISTAKES = [
     ),
     Mistake(
         "a block of another type",
-        "submission.mm",
-        "^(id<MTLCommandBuffer> ended)",
-        "^(id<MTLCommandQueue> ended)",
+        "queue.mm",
+        "^(id<MTLCommandBuffer> done)",
+        "^(id<MTLCommandQueue> done)",
         "block",
     ),
     Mistake(
@@ -215,14 +215,14 @@ MISTAKES = [
     ),
     Mistake(
         "a property of another type",
-        "submission.mm",
+        "queue.mm",
         'event.label = @"Lily passes";',
         "event.label = queue_;",
         "queue_",
     ),
     Mistake(
         "a property that does not exist",
-        "submission.mm",
+        "queue.mm",
         "commands.GPUEndTime",
         "commands.GPUStopTime",
         "GPUStopTime",

@@ -11,7 +11,9 @@ from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ConfigError, MemoryLimitError
 from lily.options import Options
 
-__all__ = ["arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
+__all__ = ["COMPILING", "arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
+
+COMPILING = "compiling kernels"  # what a progress callable is told while a GPU's kernels are compiled
 
 # The GPU backends, the one that "auto" prefers first.
 _GPUS = ("metal", "cuda")

@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +22,7 @@ from lily.cache.disk_tier import DiskTier
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.engine_options import arithmetic_of, choose_backend, make_engine_options
+from lily.engine_options import COMPILING, arithmetic_of, choose_backend, make_engine_options
 from lily.errors import ClosedError, ConfigError
 from lily.fingerprint import weights_fingerprint
 from lily.options import Options
@@ -141,7 +141,8 @@ class Model:
             Most bytes of its files.
         progress : callable or bool, optional
             For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
-            a progress bar or not; None shows one where standard error is a terminal.
+            a progress bar or not; None shows one where standard error is a terminal. A callable is also told of GPU
+            kernels that are compiled while loading, as ``progress("compiling kernels", done, total)``.
 
         Raises
         ------
@@ -178,6 +179,8 @@ class Model:
             kv_cache_type=kv_cache_type,
             memory_limit=memory_limit,
         )
+        if callable(progress):
+            engine_options.compile_progress = partial(progress, COMPILING)
         native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), engine_options)
         logger.info(
             "loaded %s in %.0f ms: %s",

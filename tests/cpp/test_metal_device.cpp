@@ -1,5 +1,6 @@
 // tests/cpp/test_metal_device.cpp -- the parts of the Metal device that are plain C++: sources, commands, errors,
 // waiting, memory, heartbeat, and the verdict on tensor operations.
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -276,6 +277,16 @@ void test_errors_have_remedies() {
   expect(contains(describe(error_with(1, driver)), "display") && contains(describe(error_with(1, driver)), driver),
          "interactivity by the driver's text, which is kept");
   expect(contains(describe(error_with(4)), "restart the process"), "access revoked");
+  const auto by_text = [](const char* name) {
+    return describe(error_with(1, std::string("kIOGPUCommandBuffer") + name));
+  };
+  expect(contains(by_text("CallbackErrorSubmissionsIgnored"), "restart the process"), "access revoked by the text");
+  expect(contains(by_text("CallbackErrorInnocentVictim"), "try again"), "another program's error");
+  expect(contains(by_text("CallbackErrorPageFault"), "outside its buffers"), "page fault");
+  expect(kind_of(error_with(8)) == ErrorKind::memory_limit, "out of memory is a memory error");
+  expect(kind_of(error_with(1, "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)")) == ErrorKind::memory_limit,
+         "by the driver's text as well");
+  expect(kind_of(error_with(2)) == ErrorKind::backend, "the others are the device's");
   CommandError foreign = error_with(2);
   foreign.of_command_buffer = false;
   expect(!contains(describe(foreign), "pass_seconds"), "another domain's numbers mean other things");
@@ -295,10 +306,10 @@ void test_waiters_are_released() {
       if (ticket.done() && contains(result.error, "ran too long") && result.gpu_seconds == 0.75) ++released;
     });
   }
-  pass->finish_one({.gpu_seconds = 0.25, .error = std::nullopt});
-  pass->finish_one({.gpu_seconds = 0.0, .error = error_with(2)});
+  expect(!pass->finish_one({.gpu_seconds = 0.25, .error = std::nullopt}), "the first of three");
+  expect(!pass->finish_one({.gpu_seconds = 0.0, .error = error_with(2)}), "the second of three");
   expect(!pass->done(), "two of three");
-  pass->finish_one({.gpu_seconds = 0.5, .error = error_with(8)});  // the first error is told
+  expect(pass->finish_one({.gpu_seconds = 0.5, .error = error_with(8)}), "the last");  // the first error is told
   for (std::thread& waiter : waiters) waiter.join();
   expect(released == 4 && !health->lost().has_value(), "all waiters have the first error; the device is not lost");
 }
@@ -335,6 +346,32 @@ void test_memory_budget() {
   const std::string text =
       error_of(ErrorKind::memory_limit, [&] { const BudgetShare big(budget, 7ULL << 30, true, "shard"); });
   expect(contains(text, "one buffer of Metal holds at most 6.00 GiB") && contains(text, "shard"), text);
+  // The remedy must be one that the machine's memory has room for, with 4 GiB for everything else.
+  expect(contains(wired_limit_remedy(10ULL << 30, 16ULL << 30), "iogpu.wired_limit_mb=11264"), "a limit that fits");
+  expect(contains(wired_limit_remedy(11ULL << 30, 16ULL << 30), "wired_limit_mb=12288"), "the largest that fits");
+  expect(wired_limit_remedy((11ULL << 30) + 1, 16ULL << 30).empty(), "no limit beyond the machine's memory");
+}
+
+void test_budget_of_many_threads() {
+  const auto budget = std::make_shared<MemoryBudget>(MemoryLimits{.working_set = 100, .buffer = 0, .machine = 0});
+  std::atomic<int> refused = 0;
+  std::atomic<bool> exceeded = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 2000; ++round) {
+        try {
+          const BudgetShare share(budget, 30, round % 2 == 0, "share");
+          if (budget->allocated() + budget->wrapped() > 100) exceeded = true;
+          std::this_thread::yield();
+        } catch (const Error&) {
+          ++refused;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect(!exceeded && budget->allocated() == 0 && budget->wrapped() == 0, "never more than there is");
 }
 
 void test_heartbeat() {
@@ -357,6 +394,22 @@ void test_heartbeat() {
   const int ended = beats;
   std::this_thread::sleep_for(10ms);
   expect(beats == ended, "no beat after its end");
+}
+
+// A forked child has no copy of the thread; what it destroys must not wait for it.
+void test_heartbeat_in_a_forked_child() {
+  auto heartbeat = std::make_unique<Heartbeat>([] {}, 1ms, 10s);
+  heartbeat->touch();
+  std::this_thread::sleep_for(5ms);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(5);  // ends a child that hangs
+    heartbeat.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended by itself");
 }
 
 // -- tensor operations -----------------------------------------------------------------------------------------------
@@ -463,7 +516,9 @@ int main() {
       {"waiters are released", test_waiters_are_released},
       {"lost device and failed pass", test_lost_device_and_failed_pass},
       {"memory budget", test_memory_budget},
+      {"budget of many threads", test_budget_of_many_threads},
       {"heartbeat", test_heartbeat},
+      {"heartbeat in a forked child", test_heartbeat_in_a_forked_child},
       {"order of detection", test_order_of_detection},
       {"interrupted self-test", test_interrupted_self_test},
   };

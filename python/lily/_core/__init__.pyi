@@ -1,6 +1,6 @@
 """Native core of Lily; use the classes of the package lily instead."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import enum
 from typing import Annotated
 
@@ -350,6 +350,15 @@ class EngineOptions:
 
     @gpu.setter
     def gpu(self, arg: Options, /) -> None: ...
+
+    @property
+    def compile_progress(self) -> Callable[[int, int], None]:
+        """
+        Called with (pipelines made, pipelines in all) while a device compiles them; None in its absence.
+        """
+
+    @compile_progress.setter
+    def compile_progress(self, arg: Callable[[int, int], None], /) -> None: ...
 
 class Model:
     """A mapped checkpoint and the backend that runs it."""

@@ -22,7 +22,7 @@ def load_model(
     prefix_cache_bytes: int | None = None,
     prefix_cache_dir: Path | None = None,
 ) -> Model:
-    """Load a model, with a bar for downloads on a terminal; arguments and errors as for `lily.Model.load`."""
+    """Load a model, with bars on a terminal; arguments and errors as for `lily.Model.load`."""
     from lily.model import Model
 
     with ProgressBars(unit="bytes") as bars:

@@ -13,12 +13,27 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+from lily.engine_options import COMPILING
 
 __all__ = ["ProgressBars"]
+
+
+class _Amount(ProgressColumn):
+    """Bytes, or how many of a few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes, self._count = DownloadColumn(), MofNCompleteColumn()
+
+    def render(self, task: Task) -> Text:
+        return (self._count if task.description == COMPILING else self._bytes).render(task)
 
 
 class ProgressBars:
@@ -32,7 +47,7 @@ class ProgressBars:
 
     def __enter__(self) -> ProgressBars:
         if self.visible:
-            count: ProgressColumn = DownloadColumn() if self._unit == "bytes" else MofNCompleteColumn()
+            count: ProgressColumn = _Amount() if self._unit == "bytes" else MofNCompleteColumn()
             self._progress = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),

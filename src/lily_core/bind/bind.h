@@ -19,6 +19,7 @@ void bind_gpu(nanobind::module_& module);  // after bind_device
 void bind_device(nanobind::module_& module);
 void bind_metal(nanobind::module_& devices);              // from bind_device
 void bind_inspecting_device(nanobind::module_& devices);  // from bind_device
+void bind_rehearsed_device(nanobind::module_& devices);   // from bind_device
 void bind_cuda(nanobind::module_& devices);               // from bind_device
 
 }  // namespace lily::bind

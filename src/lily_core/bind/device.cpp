@@ -194,6 +194,7 @@ void bind_device(nb::module_& module) {
            "Runs lists of dispatches, one list a stage; returns the seconds it took and the error, empty for none.");
   bind_metal(devices);
   bind_inspecting_device(devices);
+  bind_rehearsed_device(devices);
 #ifdef LILY_HAS_CUDA
   bind_cuda(devices);
 #endif

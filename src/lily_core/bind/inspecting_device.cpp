@@ -150,6 +150,7 @@ class InspectingDevice final : public device::Device {
     const device::PassResult one = inner_->submit(stages)->wait();
     result.gpu_seconds += one.gpu_seconds;
     result.error = one.error;
+    result.kind = one.kind;
   }
 
   std::shared_ptr<device::Device> inner_;

@@ -1,6 +1,7 @@
 // bind/model.cpp -- binds engine/model.h.
 #include "engine/model.h"
 
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -24,7 +25,9 @@ void bind_model(nb::module_& module) {
       .def_rw("weights", &EngineOptions::weights)
       .def_rw("cpu_isa", &EngineOptions::cpu_isa)
       .def_rw("kv_cache_type", &EngineOptions::kv_cache_type)
-      .def_rw("gpu", &EngineOptions::gpu);
+      .def_rw("gpu", &EngineOptions::gpu)
+      .def_rw("compile_progress", &EngineOptions::compile_progress,
+              "Called with (pipelines made, pipelines in all) while a device compiles them; None in its absence.");
   nb::class_<Model>(module, "Model", "A mapped checkpoint and the backend that runs it.")
       .def(nb::init<ModelConfig, const CheckpointSource&, EngineOptions>(), "config"_a, "source"_a, "options"_a,
            nb::call_guard<nb::gil_scoped_release>())

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/error.h"
+
 namespace lily::device {
 
 enum class BufferStorage : std::uint8_t {
@@ -89,7 +91,8 @@ struct Stage {
 // What became of a submitted pass.
 struct PassResult {
   double gpu_seconds = 0.0;
-  std::string error;  // empty: completed
+  std::string error;                    // empty: completed
+  ErrorKind kind = ErrorKind::backend;  // of the error: memory_limit when the device had no memory left
 };
 
 // A pass in flight.
@@ -100,6 +103,13 @@ class Ticket {
   // Blocks until the pass has completed or failed. May be called from any thread, more than once.
   virtual PassResult wait() = 0;
 };
+
+// A pipeline that will be asked for.
+struct PipelineRequest {
+  std::string kernel;
+  std::vector<FunctionConstant> constants;
+};
+using CompileProgress = std::function<void(std::size_t done, std::size_t total)>;
 
 class Device {
  public:
@@ -116,6 +126,16 @@ class Device {
   // lives as long as the device. Throws Error(backend) with the compiler's message, file and line.
   [[nodiscard]] virtual const Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const FunctionConstant> constants) = 0;
+  // Whether pipelines take so long that a model's should all be made while it is loaded.
+  [[nodiscard]] virtual bool compiles_ahead() const { return false; }
+  // Makes these pipelines, as many at a time as the machine can; any other one is still made when it is first asked
+  // for. Tells `progress`, on this thread, and stops when it throws. Throws what pipeline() does.
+  virtual void compile(std::span<const PipelineRequest> requests, const CompileProgress& progress) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      static_cast<void>(pipeline(requests[i].kernel, requests[i].constants));
+      if (progress) progress(i + 1, requests.size());
+    }
+  }
 
   // Runs the stages in order, after every pass submitted before. Everything that the dispatches name is kept alive by
   // the caller until the ticket is done. Never throws for what goes wrong on the device: see Ticket::wait.

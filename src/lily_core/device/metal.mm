@@ -3,12 +3,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "device/metal/buffer.h"
 #include "device/metal/metal_device.h"
+#include "device/metal/queue.h"
 #include "device/metal/tensor_probe.h"
 #include "device/metal/text.h"
 #include "engine/error.h"
@@ -67,10 +70,12 @@ MetalDevice::MetalDevice(id<MTLDevice> device)
       queue_(make_queue(device)),
       sources_(packaged_sources()),
       budget_(std::make_shared<MemoryBudget>(
-          MemoryLimits{.working_set = device.recommendedMaxWorkingSetSize, .buffer = device.maxBufferLength})),
+          MemoryLimits{.working_set = device.recommendedMaxWorkingSetSize,
+                       .buffer = device.maxBufferLength,
+                       .machine = NSProcessInfo.processInfo.physicalMemory})),
       residency_(make_residency(device, queue_)),
       compiler_(device, sources_),
-      submission_(device, queue_, residency_) {
+      submission_(std::make_shared<MetalQueue>(device, queue_, residency_)) {
   run_first_commands();
 }
 
@@ -111,16 +116,24 @@ std::shared_ptr<Buffer> MetalDevice::wrap(const std::byte* data, std::uint64_t s
 }
 
 const Pipeline& MetalDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
-  const std::lock_guard lock(pipelines_mutex_);
-  std::unique_ptr<MetalPipeline>& found = pipelines_[pipeline_key(kernel, constants)];
-  if (found == nullptr) {
+  return pipelines_.find_or_make(pipeline_key(kernel, constants), [&] {
     @autoreleasepool {
       const std::size_t library = sources_.library_of(kernel);
-      found = std::make_unique<MetalPipeline>(device_, compiler_.library(library), sources_.libraries()[library],
-                                              kernel, constants);
+      return std::make_unique<MetalPipeline>(device_, compiler_.library(library), sources_.libraries()[library], kernel,
+                                             constants);
     }
-  }
-  return *found;
+  });
+}
+
+// The compiler is another process, which takes several requests at a time.
+void MetalDevice::compile(std::span<const PipelineRequest> requests, const CompileProgress& progress) {
+  const auto work = [&](std::size_t i) {
+    static_cast<void>(pipeline(requests[i].kernel, requests[i].constants));
+  };
+  const auto tell = [&](std::size_t done) {
+    if (progress) progress(done, requests.size());
+  };
+  run_on_threads(requests.size(), std::clamp(std::thread::hardware_concurrency(), 2U, 8U), work, tell);
 }
 
 std::unique_ptr<Ticket> MetalDevice::submit(std::span<const Stage> stages) { return submission_.submit(stages); }

@@ -17,14 +17,15 @@ namespace lily {
 
 struct EngineOptions {
   std::string backend = "cpu";
-  std::int64_t threads = 0;               // 0: one for each physical core available to the process
-  std::int64_t prefill_chunk = 0;         // tokens; 0: the backend's choice
-  std::int64_t max_context = 0;           // tokens; 0: the config's max_position_embeddings
-  std::string weights = "mmap";           // "mmap": used in the mapped files; "read": read into memory first
-  std::string cpu_isa;                    // empty: LILY_CPU_ISA or the best the processor has
-  std::string kv_cache_type = "float16";  // of the CPU backend: "float16" or "bfloat16"
-  gpu::Options gpu;                       // of the other backends
-  bool shorten_context = false;           // max_context may become what the device's memory has room for
+  std::int64_t threads = 0;                  // 0: one for each physical core available to the process
+  std::int64_t prefill_chunk = 0;            // tokens; 0: the backend's choice
+  std::int64_t max_context = 0;              // tokens; 0: the config's max_position_embeddings
+  std::string weights = "mmap";              // "mmap": used in the mapped files; "read": read into memory first
+  std::string cpu_isa;                       // empty: LILY_CPU_ISA or the best the processor has
+  std::string kv_cache_type = "float16";     // of the CPU backend: "float16" or "bfloat16"
+  gpu::Options gpu;                          // of the other backends
+  device::CompileProgress compile_progress;  // told while the device compiles; not kept
+  bool shorten_context = false;              // max_context may become what the device's memory has room for
 };
 
 class Model {

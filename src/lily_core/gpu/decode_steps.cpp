@@ -54,8 +54,7 @@ void GpuBackend::finish_step(GpuSessionState& state) {
     if (state.steps.size() > 1) state.mark_lost();
     state.abandon_steps();
     state.wait_for_abandoned();
-    throw Error(ErrorKind::backend,
-                "the " + device_->name() + " device could not complete a decode step: " + result.error);
+    throw Error(result.kind, "the " + device_->name() + " device could not complete a decode step: " + result.error);
   }
   counters_.decode_seconds += result.gpu_seconds;
   state.steps.pop_front();

@@ -21,9 +21,6 @@ const char* gemm_kernel(device::Device& device, std::uint32_t tile_rows) {
   return tile_rows == 32 ? "gemm_affine_m32" : "gemm_affine_m64";
 }
 
-// A dense product's tile: few rows waste a large one, many rows read the weights once per tile.
-std::uint32_t dense_tile_rows(std::uint32_t rows) { return rows <= 16 ? 16 : rows <= 96 ? 32 : 64; }
-
 // The launch binds what the kernel's signature has, no more and no less.
 void check_slots(const device::Pipeline& pipeline, std::span<const Operand> operands, std::uint32_t args_slot) {
   const auto fail = [&](std::uint32_t slot, const char* what) {
@@ -43,6 +40,9 @@ void check_slots(const device::Pipeline& pipeline, std::span<const Operand> oper
 }
 
 }  // namespace
+
+// Few rows waste a large tile, many rows read the weights once per tile.
+std::uint32_t dense_tile_rows(std::uint32_t rows) { return rows <= 16 ? 16 : rows <= 96 ? 32 : 64; }
 
 void add_matrix(std::vector<Operand>& operands, std::uint32_t slot, const DeviceMatrix& matrix, std::uint64_t moved) {
   operands.push_back(reads(slot, matrix.codes, moved * matrix.code_bytes()));

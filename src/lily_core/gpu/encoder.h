@@ -21,6 +21,9 @@ namespace lily::gpu {
   return static_cast<std::uint32_t>((count + by - 1) / by);
 }
 
+// Rows of the tile of a dense product with this many rows.
+[[nodiscard]] std::uint32_t dense_tile_rows(std::uint32_t rows);
+
 // One matrix of a product with a vector, and where its result goes (f32 [rows]).
 struct GemvSegment {
   const DeviceMatrix* matrix;

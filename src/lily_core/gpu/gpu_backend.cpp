@@ -10,6 +10,7 @@
 #include "engine/error.h"
 #include "engine/sampler.h"
 #include "gpu/memory_need.h"
+#include "gpu/needed_pipelines.h"
 #include "gpu/prefill_pass.h"
 
 namespace lily::gpu {
@@ -66,7 +67,9 @@ std::unique_ptr<Backend> make_backend(std::shared_ptr<device::Device> device, co
   }
   fit_memory(*device, config, weights, options);
   options.prefill_chunk = std::min(options.prefill_chunk, options.max_context);
-  return std::make_unique<GpuBackend>(std::move(device), config, weights, options);
+  auto backend = std::make_unique<GpuBackend>(std::move(device), config, weights, options);
+  backend->compile_ahead(options);
+  return backend;
 }
 
 GpuBackend::GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig& config, const ModelWeights& weights,
@@ -80,6 +83,11 @@ GpuBackend::GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig
       most_chunk_rows_(options.prefill_chunk),
       pass_seconds_(options.gpu.pass_seconds),
       chunk_rows_(pass_seconds_ < 1e8 ? std::min(kFirstChunk, options.prefill_chunk) : options.prefill_chunk) {}
+
+void GpuBackend::compile_ahead(const EngineOptions& options) {
+  if (!device_->compiles_ahead()) return;
+  device_->compile(needed_pipelines(config_, weights_, options, device_->has_tensor_gemm()), options.compile_progress);
+}
 
 void GpuBackend::set_options(const Options& options) {
   options.validate();
@@ -253,7 +261,7 @@ double GpuBackend::run(const PlannedPass& pass) {
     ++counters_.submissions;
     ++counters_.waits;
     if (!result.error.empty()) {
-      throw Error(ErrorKind::backend, "the " + device_->name() + " device could not complete a pass: " + result.error);
+      throw Error(result.kind, "the " + device_->name() + " device could not complete a pass: " + result.error);
     }
     seconds += result.gpu_seconds;
     if (submission.then) submission.then();

@@ -57,6 +57,8 @@ class GpuBackend final : public Backend {
                                    const std::optional<DeviceChoice>& choice) override;
   void read_logits(const SessionState& state, std::span<float> logits) override;
 
+  // Has the device make every pipeline that prompts and steps will ask for, where that takes long.
+  void compile_ahead(const EngineOptions& options);
   // From the next pass on; between two calls of the engine only. Weights and states stay.
   void set_options(const Options& options);
   [[nodiscard]] const CopiedWeights& copied_weights() const { return weights_.copied(); }

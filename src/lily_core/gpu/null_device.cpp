@@ -81,11 +81,24 @@ std::shared_ptr<device::Buffer> NullDevice::wrap(const std::byte* /*data*/, std:
 }
 
 const device::Pipeline& NullDevice::pipeline(const std::string& kernel,
-                                             std::span<const device::FunctionConstant> /*constants*/) {
+                                             std::span<const device::FunctionConstant> constants) {
+  Constants values;
+  for (const device::FunctionConstant& constant : constants) values.emplace_back(constant.index, constant.value);
   const std::lock_guard lock(mutex_);
-  auto& found = pipelines_[kernel];
+  auto& found = pipelines_[{kernel, std::move(values)}];
   if (found == nullptr) found = std::make_unique<NullPipeline>(kernel);
   return *found;
+}
+
+std::vector<device::PipelineRequest> NullDevice::requests() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<device::PipelineRequest> all;
+  for (const auto& [key, pipeline] : pipelines_) {
+    device::PipelineRequest request{.kernel = key.first, .constants = {}};
+    for (const auto& [index, value] : key.second) request.constants.push_back({.index = index, .value = value});
+    all.push_back(std::move(request));
+  }
+  return all;
 }
 
 std::unique_ptr<device::Ticket> NullDevice::submit(std::span<const device::Stage> /*stages*/) {

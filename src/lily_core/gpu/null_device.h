@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -26,17 +27,24 @@ class NullDevice final : public device::Device {
                                                          std::string label) override;
   [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size,
                                                      std::string label) override;
-  // Any name is a kernel.
+  // Any name is a kernel. With its constants, it is noted down.
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override;
   [[nodiscard]] std::unique_ptr<device::Ticket> submit(std::span<const device::Stage> stages) override;
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return *allocated_; }
+  // What was asked for, each once.
+  [[nodiscard]] std::vector<device::PipelineRequest> requests() const;
+  [[nodiscard]] bool has_tensor_gemm() override { return tensor_gemm_; }
+  void set_tensor_gemm(bool has) { tensor_gemm_ = has; }
   // Bytes of the buffers alive now that wrap memory of the host.
   [[nodiscard]] std::uint64_t wrapped_bytes() const { return *wrapped_; }
 
  private:
-  std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<device::Pipeline>> pipelines_;
+  using Constants = std::vector<std::pair<std::uint32_t, std::int32_t>>;
+
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, Constants>, std::unique_ptr<device::Pipeline>> pipelines_;
+  bool tensor_gemm_ = false;
   std::shared_ptr<std::atomic<std::uint64_t>> allocated_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::shared_ptr<std::atomic<std::uint64_t>> wrapped_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   NullContents contents_;

@@ -24,7 +24,8 @@ class MetalBuffer final : public Buffer {
 
   // Allocates. Throws Error(memory_limit).
   MetalBuffer(id<MTLDevice> device, const Owner& owner, std::uint64_t size, BufferStorage storage, std::string label);
-  // Uses `data` in place when it starts at a page and Metal takes it; else it is copied. Throws Error(memory_limit).
+  // Uses `data` in place when it starts at a page and Metal takes it; else it is copied, and counts as allocated.
+  // Throws Error(memory_limit).
   MetalBuffer(id<MTLDevice> device, const Owner& owner, const std::byte* data, std::uint64_t size, std::string label);
   ~MetalBuffer() override;
   MetalBuffer(const MetalBuffer&) = delete;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "device/metal/text.h"
 #include "engine/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
@@ -19,6 +18,9 @@ namespace {
 constexpr MTLResourceOptions kOptions =
     MTLResourceCPUCacheModeDefaultCache | MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
+// A label is for tools only: a path that is not UTF-8 goes without.
+NSString* _Nullable label_of(const std::string& label) { return [NSString stringWithUTF8String:label.c_str()]; }
+
 std::uint64_t round_up(std::uint64_t size, std::uint64_t unit) { return (size + unit - 1) / unit * unit; }
 
 id<MTLBuffer> allocate(id<MTLDevice> device, std::uint64_t size, const std::string& label) {
@@ -28,7 +30,7 @@ id<MTLBuffer> allocate(id<MTLDevice> device, std::uint64_t size, const std::stri
                 "Metal has no room for \"" + label + "\", " + std::to_string(size) +
                     " bytes; close other programs, or lower max_context or prefill_chunk");
   }
-  buffer.label = string_of(label);
+  buffer.label = label_of(label);
   return buffer;
 }
 
@@ -46,7 +48,7 @@ id<MTLBuffer> _Nullable lay_over(id<MTLDevice> device, const std::byte* data, st
 id<MTLBuffer> wrap(id<MTLDevice> device, const std::byte* data, std::uint64_t size, const std::string& label) {
   id<MTLBuffer> in_place = lay_over(device, data, size);
   if (in_place != nil) {
-    in_place.label = string_of(label);
+    in_place.label = label_of(label);
     return in_place;
   }
   id<MTLBuffer> copy = allocate(device, std::max<std::uint64_t>(size, 16), label);
@@ -77,6 +79,10 @@ MetalBuffer::MetalBuffer(id<MTLDevice> device, const Owner& owner, const std::by
       residency_(owner.residency),
       share_(std::make_unique<BudgetShare>(owner.budget, size_, true, label_)),
       buffer_(wrap(device, data, size_, label_)) {
+  if (buffer_.contents != data) {  // a copy
+    share_.reset();
+    share_ = std::make_unique<BudgetShare>(owner.budget, size_, false, label_);
+  }
   keep_resident();
 }
 

@@ -14,6 +14,9 @@ CommandErrorCode code_of(const CommandError& error) {
   if (says("ImpactingInteractivity")) return CommandErrorCode::impacting_interactivity;
   if (says("CallbackErrorOutOfMemory")) return CommandErrorCode::out_of_memory;
   if (says("CallbackErrorTimeout") || says("CallbackErrorHang")) return CommandErrorCode::timeout;
+  if (says("CallbackErrorPageFault")) return CommandErrorCode::page_fault;
+  if (says("CallbackErrorSubmissionsIgnored")) return CommandErrorCode::access_revoked;
+  if (says("CallbackErrorInnocentVictim")) return CommandErrorCode::innocent_victim;
   return error.of_command_buffer ? static_cast<CommandErrorCode>(error.code) : CommandErrorCode::internal;
 }
 
@@ -25,13 +28,13 @@ std::string meaning(CommandErrorCode code) {
       return std::string("the system ended it because it kept the display waiting; ") + kShorterPasses;
     case CommandErrorCode::out_of_memory:
       return "the GPU has no memory left for it; close other programs, lower max_context or prefill_chunk, or raise "
-             "the "
-             "system's limit with `sudo sysctl iogpu.wired_limit_mb=...`";
+             "the system's limit with `sudo sysctl iogpu.wired_limit_mb=...`";
     case CommandErrorCode::page_fault:
       return "a kernel used memory outside its buffers; please report this with the output of `lily verify`";
     case CommandErrorCode::access_revoked:
-      return std::string(
-          "the system has withdrawn the GPU from this process after earlier errors; restart the process");
+      return "the system has withdrawn the GPU from this process after earlier errors; restart the process";
+    case CommandErrorCode::innocent_victim:
+      return "the system reset the GPU because of other work on it; try again";
     case CommandErrorCode::not_permitted:
       return "the process may not use the GPU now (on a Mac: in the background or without a login session)";
     case CommandErrorCode::invalid_resource:
@@ -53,6 +56,10 @@ std::string meaning(CommandErrorCode code) {
 bool loses_device(const CommandError& error) {
   const CommandErrorCode code = code_of(error);
   return code == CommandErrorCode::access_revoked || code == CommandErrorCode::device_removed;
+}
+
+ErrorKind kind_of(const CommandError& error) {
+  return code_of(error) == CommandErrorCode::out_of_memory ? ErrorKind::memory_limit : ErrorKind::backend;
 }
 
 std::string describe(const CommandError& error) {

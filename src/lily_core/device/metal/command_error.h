@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/error.h"
+
 namespace lily::device::metal {
 
 // Metal's own numbers, fixed by its interface.
@@ -13,6 +15,7 @@ enum class CommandErrorCode : std::int64_t {
   timeout = 2,
   page_fault = 3,
   access_revoked = 4,
+  innocent_victim = 5,  // of the driver, as impacting_interactivity
   not_permitted = 7,
   out_of_memory = 8,
   invalid_resource = 9,
@@ -29,8 +32,9 @@ struct CommandError {
   std::string part;  // what it was of the pass, as "part 2 of 3"
 };
 
-// The text of PassResult::error.
+// The text of PassResult::error, and its kind.
 [[nodiscard]] std::string describe(const CommandError& error);
+[[nodiscard]] ErrorKind kind_of(const CommandError& error);
 
 // After such an error no later pass can run on the device.
 [[nodiscard]] bool loses_device(const CommandError& error);

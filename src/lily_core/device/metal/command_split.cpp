@@ -44,4 +44,12 @@ void CommandSplit::note(const Shape& shape, double gpu_seconds) {
   seconds_[shape] = capped;
 }
 
+void CommandSplit::note_pass(const Shape& shape, const PassState& pass) noexcept {
+  try {
+    const PassResult result = pass.wait();
+    if (result.error.empty()) note(shape, result.gpu_seconds);
+  } catch (...) {
+  }
+}
+
 }  // namespace lily::device::metal

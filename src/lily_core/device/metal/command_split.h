@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/metal/pass_state.h"
 
 namespace lily::device::metal {
 
@@ -28,6 +29,8 @@ class CommandSplit {
   using Shape = std::pair<std::pair<std::size_t, std::size_t>, std::uint64_t>;
   [[nodiscard]] static Shape shape_of(std::span<const Stage> stages);
   void note(const Shape& shape, double gpu_seconds);
+  // The same of a pass that is done, if it completed. Never throws: forgetting it costs a few command buffers more.
+  void note_pass(const Shape& shape, const PassState& pass) noexcept;
 
  private:
   mutable std::mutex mutex_;

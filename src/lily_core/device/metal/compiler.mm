@@ -42,6 +42,19 @@ struct Compiler::Libraries {
     id<MTLLibrary> _Nullable library = nil;
     std::string error;
   };
+  // Nothing may leave a completion handler, and whoever waits must go on: without memory, without words.
+  void end(std::size_t index, id<MTLLibrary> _Nullable library, NSError* _Nullable error) noexcept {
+    const std::lock_guard lock(mutex);
+    Entry& entry = entries[index];
+    entry.library = library;
+    try {
+      if (library == nil) entry.error = text_of(error);  // with a library it is a warning
+    } catch (...) {
+    }
+    entry.ended = true;
+    ended.notify_all();
+  }
+
   std::mutex mutex;
   std::condition_variable ended;
   std::vector<Entry> entries;
@@ -63,12 +76,9 @@ void Compiler::start(std::size_t index) {
   [device_ newLibraryWithSource:string_of(source.text)
                         options:options_for(source)
               completionHandler:^(id<MTLLibrary> _Nullable library, NSError* _Nullable error) {
-                const std::lock_guard lock(libraries->mutex);
-                Libraries::Entry& entry = libraries->entries[index];
-                entry.library = library;
-                if (library == nil) entry.error = text_of(error);  // with a library it is a warning
-                entry.ended = true;
-                libraries->ended.notify_all();
+                @autoreleasepool {
+                  libraries->end(index, library, error);
+                }
               }];
 }
 

@@ -9,9 +9,13 @@ NS_ASSUME_NONNULL_BEGIN
 
 namespace lily::device::metal {
 
+// Ends the encoder when it goes: Metal ends the process when an encoder goes without that.
 class EncoderSink final : public CommandSink {
  public:
   explicit EncoderSink(id<MTLComputeCommandEncoder> encoder) : encoder_(encoder) {}
+  ~EncoderSink() override { [encoder_ endEncoding]; }
+  EncoderSink(const EncoderSink&) = delete;
+  EncoderSink& operator=(const EncoderSink&) = delete;
 
   void set_pipeline(const Pipeline& pipeline) override;
   void set_buffer(std::uint32_t index, Buffer& buffer, std::uint64_t offset) override;

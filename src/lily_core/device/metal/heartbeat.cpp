@@ -1,44 +1,56 @@
 // device/metal/heartbeat.cpp -- the thread: asleep without activity, else a beat an interval.
 #include "device/metal/heartbeat.h"
 
+#include <unistd.h>
+
+#include <system_error>
 #include <utility>
 
 namespace lily::device::metal {
 
 Heartbeat::Heartbeat(std::function<void()> beat, Clock::duration interval, Clock::duration linger)
-    : beat_(std::move(beat)), interval_(interval), linger_(linger) {}
+    : beat_(std::move(beat)), interval_(interval), linger_(linger), process_id_(::getpid()) {}
 
 Heartbeat::~Heartbeat() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+  if (::getpid() != process_id_) {
+    static_cast<void>(state_.release());  // a thread that does not exist can neither be joined nor be detached
+    return;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->changed.notify_all();
+  if (state_->thread.joinable()) state_->thread.join();
 }
 
 void Heartbeat::touch() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(state_->mutex);
   const Clock::time_point now = Clock::now();
-  const bool asleep = now >= active_until_;
-  active_until_ = now + linger_;
-  if (!thread_.joinable()) {
-    thread_ = std::thread([this] { run(); });
+  const bool asleep = now >= state_->active_until;
+  state_->active_until = now + linger_;
+  if (!state_->thread.joinable()) {
+    try {
+      state_->thread = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+      // No thread to be had now: the next call asks again.
+    }
   } else if (asleep) {
-    changed_.notify_all();
+    state_->changed.notify_all();
   }
 }
 
 void Heartbeat::run() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (Clock::now() >= active_until_) {
-      changed_.wait(lock, [this] { return stopping_ || Clock::now() < active_until_; });
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  while (!state.stopping) {
+    if (Clock::now() >= state.active_until) {
+      state.changed.wait(lock, [&] { return state.stopping || Clock::now() < state.active_until; });
     } else {
       lock.unlock();
       beat_();
       lock.lock();
-      changed_.wait_for(lock, interval_, [this] { return stopping_; });
+      state.changed.wait_for(lock, interval_, [&] { return state.stopping; });
     }
   }
 }

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -21,20 +23,25 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // There is activity. The thread is started by the first call.
+  // There is activity. The thread is started by the first call; a system that refuses it costs beats, nothing else.
   void touch();
 
  private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    Clock::time_point active_until{};
+    bool stopping = false;
+    std::thread thread;
+  };
   void run();
 
   std::function<void()> beat_;
   Clock::duration interval_;
   Clock::duration linger_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Clock::time_point active_until_{};
-  bool stopping_ = false;
-  std::thread thread_;
+  std::int64_t process_id_;
+  // Behind a pointer so that a forked child, where the thread does not exist, can let go of it.
+  std::unique_ptr<State> state_ = std::make_unique<State>();
 };
 
 }  // namespace lily::device::metal

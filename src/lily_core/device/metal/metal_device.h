@@ -6,11 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 
 #include "device/device.h"
 #include "device/metal/compiler.h"
 #include "device/metal/memory_budget.h"
+#include "device/metal/once_map.h"
 #include "device/metal/pipeline.h"
 #include "device/metal/residency.h"
 #include "device/metal/source_bundle.h"
@@ -34,11 +34,13 @@ class MetalDevice final : public Device {
   [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) override;
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override;
+  [[nodiscard]] bool compiles_ahead() const override { return true; }
+  void compile(std::span<const PipelineRequest> requests, const CompileProgress& progress) override;
   [[nodiscard]] std::unique_ptr<Ticket> submit(std::span<const Stage> stages) override;
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return budget_->allocated(); }
   [[nodiscard]] std::uint64_t memory_limit() const override { return budget_->limits().working_set; }
   [[nodiscard]] std::string memory_limit_remedy(std::uint64_t bytes) const override {
-    return wired_limit_remedy(bytes);
+    return wired_limit_remedy(bytes, budget_->limits().machine);
   }
   [[nodiscard]] bool has_tensor_gemm() override { return tensor_verdict().enabled; }
 
@@ -56,8 +58,7 @@ class MetalDevice final : public Device {
   std::shared_ptr<Residency> residency_;
   Compiler compiler_;
 
-  std::mutex pipelines_mutex_;
-  std::unordered_map<std::string, std::unique_ptr<MetalPipeline>> pipelines_;
+  OnceMap<MetalPipeline> pipelines_;
   std::once_flag tensor_once_;
   TensorVerdict tensor_verdict_;
   Submission submission_;  // last, so that it goes first: passes in flight use all of the above

@@ -16,12 +16,16 @@ namespace lily::device::metal {
 // Whether the device can still run passes; shared by its queue and the passes in flight.
 class DeviceHealth {
  public:
+  DeviceHealth();
   // Keeps the first reason.
   void lose(const std::string& reason);
   // Why nothing can run any more; nothing while all is well.
   [[nodiscard]] std::optional<std::string> lost() const;
+  // In a child of the process that opened the device, nothing that was in flight ever ends.
+  [[nodiscard]] bool is_forked() const;
 
  private:
+  std::int64_t process_id_;
   mutable std::mutex mutex_;
   std::optional<std::string> reason_;
 };
@@ -35,19 +39,23 @@ struct CommandOutcome {
 // Every command buffer of a pass reports once, on a thread of Metal's; then all who wait go on. The first error counts.
 class PassState {
  public:
-  PassState(std::uint32_t command_buffers, std::shared_ptr<DeviceHealth> health);
+  PassState(std::size_t command_buffers, std::shared_ptr<DeviceHealth> health);
 
-  // Never throws: it is called where nobody could catch.
-  void finish_one(const CommandOutcome& outcome) noexcept;
+  // Whether it was the last. Never throws: it is called where nobody could catch.
+  bool finish_one(const CommandOutcome& outcome) noexcept;
+  // `count` command buffers will not report: they were not committed.
+  void give_up(std::size_t count, const std::string& reason, ErrorKind kind = ErrorKind::backend) noexcept;
   // Ends the pass at once with an error, whatever has been reported.
   void fail(const std::string& reason);
   [[nodiscard]] bool done() const;
   [[nodiscard]] PassResult wait() const;
 
  private:
+  bool end_locked(std::size_t count, std::string* error, ErrorKind kind) noexcept;
+
   mutable std::mutex mutex_;
   mutable std::condition_variable ended_;
-  std::uint32_t left_;
+  std::size_t left_;
   PassResult result_;
   std::shared_ptr<DeviceHealth> health_;
 };

@@ -1,6 +1,8 @@
 // device/metal/residency.mm -- one residency set for the weights, one for the rest, and a heartbeat for both.
 #include "device/metal/residency.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <chrono>
 #include <mutex>
@@ -28,12 +30,13 @@ class NoResidency final : public Residency {
 class API_AVAILABLE(macos(15.0)) SetResidency final : public Residency {
  public:
   SetResidency(id<MTLCommandQueue> queue, id<MTLResidencySet> weights, id<MTLResidencySet> working)
-      : queue_(queue), sets_{weights, working} {
+      : process_id_(::getpid()), queue_(queue), sets_{weights, working} {
     for (id<MTLResidencySet> set : sets_) [queue_ addResidencySet:set];
     heartbeat_.emplace([this] { request(); }, kInterval, kLinger);
   }
   ~SetResidency() override {
     heartbeat_.reset();
+    if (::getpid() != process_id_) return;  // a forked child may not call Metal
     @autoreleasepool {
       for (id<MTLResidencySet> set : sets_) {
         [queue_ removeResidencySet:set];
@@ -50,6 +53,7 @@ class API_AVAILABLE(macos(15.0)) SetResidency final : public Residency {
     changed_ = true;
   }
   void remove(ResidencyGroup group, id<MTLBuffer> buffer) override {
+    if (::getpid() != process_id_) return;
     const std::lock_guard lock(mutex_);
     [set_of(group) removeAllocation:buffer];
     [set_of(group) commit];  // now: the buffer's memory is about to go
@@ -77,6 +81,7 @@ class API_AVAILABLE(macos(15.0)) SetResidency final : public Residency {
     }
   }
 
+  pid_t process_id_;
   std::mutex mutex_;
   id<MTLCommandQueue> queue_;
   std::array<id<MTLResidencySet>, 2> sets_;

@@ -1,28 +1,23 @@
 // device/metal/submission.h -- runs passes on a command queue, one after the other.
 #pragma once
 
-#import <Metal/Metal.h>
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "device/device.h"
+#include "device/metal/command_queue.h"
 #include "device/metal/command_split.h"
-#include "device/metal/pass_commands.h"
 #include "device/metal/pass_state.h"
-#include "device/metal/residency.h"
-
-NS_ASSUME_NONNULL_BEGIN
 
 namespace lily::device::metal {
 
 class Submission {
  public:
-  // Throws Error(backend).
-  Submission(id<MTLDevice> device, id<MTLCommandQueue> queue, std::shared_ptr<Residency> residency);
+  explicit Submission(std::shared_ptr<CommandQueue> queue) : queue_(std::move(queue)) {}
   // Waits for what was submitted: command buffers do not keep their buffers alive.
   ~Submission();
   Submission(const Submission&) = delete;
@@ -31,26 +26,20 @@ class Submission {
   [[nodiscard]] std::unique_ptr<Ticket> submit(std::span<const Stage> stages);
 
  private:
-  struct Part {
-    std::span<const Stage> stages;
-    std::string label;
-  };
-  // Why the part could not be committed; empty: it was.
-  [[nodiscard]] std::string commit(const Part& part, const std::shared_ptr<PassState>& pass,
-                                   const CommandSplit::Shape& shape);
+  // Why the pass cannot be started at all; empty: it can.
+  [[nodiscard]] std::string find_obstacle(std::span<const Stage> stages) const;
+  void commit_parts(std::span<const Stage> stages, std::size_t parts, const std::shared_ptr<PassState>& pass);
+  // As CommandQueue::commit.
+  [[nodiscard]] std::string commit(std::span<const Stage> stages, std::string label, const CommandSplit::Shape& shape,
+                                   const std::shared_ptr<PassState>& pass);
 
-  id<MTLCommandQueue> queue_;
-  id<MTLSharedEvent> event_;  // counts command buffers that have ended
-  EncoderLimits limits_;
-  std::shared_ptr<Residency> residency_;
+  std::shared_ptr<CommandQueue> queue_;
   std::shared_ptr<DeviceHealth> health_ = std::make_shared<DeviceHealth>();
   std::shared_ptr<CommandSplit> split_ = std::make_shared<CommandSplit>();
 
   std::mutex mutex_;
   std::uint64_t committed_ = 0;  // command buffers
-  std::shared_ptr<PassState> latest_;
+  std::vector<std::shared_ptr<PassState>> in_flight_;
 };
 
 }  // namespace lily::device::metal
-
-NS_ASSUME_NONNULL_END

@@ -24,6 +24,10 @@ bool MachineTensorProbe::has_system() {
 bool MachineTensorProbe::has_hardware() { return [metal_ supportsFamily:kFamilyApple10]; }
 
 std::string MachineTensorProbe::compile() {
+  if (@available(macOS 26.0, *)) {
+  } else {
+    return "Metal 4.0 needs macOS 26 or later";  // an older system may refuse the version by an exception
+  }
   const std::array<FunctionConstant, 4> constants = {{{args::kBitsIndex, 4},
                                                       {args::kGroupSizeIndex, 64},
                                                       {args::kGroupedIndex, 1},

@@ -146,7 +146,7 @@ std::vector<float> Product::run(Device& device, const std::string& kernel) const
   dispatch.threads_per_threadgroup = args::kTileThreads;
   const std::vector<Stage> stages = {{{dispatch}}};
   const PassResult result = device.submit(stages)->wait();
-  if (!result.error.empty()) throw Error(ErrorKind::backend, kernel + ": " + result.error);
+  if (!result.error.empty()) throw Error(result.kind, kernel + ": " + result.error);
   std::vector<float> values(std::uint64_t{rows()} * shape_.rows_out);
   out->read(0, std::as_writable_bytes(std::span(values)));
   return values;

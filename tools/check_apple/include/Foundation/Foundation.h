@@ -71,6 +71,7 @@ typedef NSString* NSErrorDomain;
 @interface NSProcessInfo : NSObject
 @property(class, readonly, strong) NSProcessInfo* processInfo;
 @property(readonly, copy) NSString* operatingSystemVersionString;
+@property(readonly) unsigned long long physicalMemory;
 @end
 
 typedef NS_ENUM(NSUInteger, NSSearchPathDirectory) { NSCachesDirectory = 13 };

@@ -1,0 +1,19 @@
+// gpu/needed_pipelines.h -- the pipelines that a model's passes ask for, known before the first of them.
+#pragma once
+
+#include <vector>
+
+#include "device/device.h"
+#include "engine/config.h"
+#include "engine/model.h"
+#include "gpu/weights.h"
+
+namespace lily::gpu {
+
+// Of prompts of any length, of decode steps at any position with any choice of the token, and of caches that grow;
+// scoring asks for others. `options` is resolved, `tensor_gemm` the device's has_tensor_gemm().
+[[nodiscard]] std::vector<device::PipelineRequest> needed_pipelines(const ModelConfig& config,
+                                                                    const DeviceWeights& weights,
+                                                                    const EngineOptions& options, bool tensor_gemm);
+
+}  // namespace lily::gpu

@@ -1,0 +1,419 @@
+// tests/cpp/test_metal_submission.cpp -- how the Metal device submits passes, waits for them and takes failures, on a
+// queue that ends command buffers when it is told to; and work on several threads.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/metal/command_queue.h"
+#include "device/metal/once_map.h"
+#include "device/metal/submission.h"
+#include "engine/error.h"
+
+namespace lily::device::metal {
+namespace {
+
+using namespace std::chrono_literals;
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class NamedPipeline final : public Pipeline {
+ public:
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::uint32_t max_threads_per_threadgroup() const override { return 256; }
+  [[nodiscard]] std::span<const SlotUse> slots() const override { return {}; }
+
+ private:
+  std::string name_ = "kernel";
+};
+
+std::vector<Stage> pass_of(std::size_t stages, const Pipeline& pipeline, std::uint32_t groups = 3) {
+  Dispatch dispatch;
+  dispatch.pipeline = &pipeline;
+  dispatch.threadgroups = {groups, 1, 1};
+  dispatch.threads_per_threadgroup = 64;
+  return std::vector<Stage>(stages, Stage{{dispatch}});
+}
+
+CommandOutcome failed(std::int64_t code) {
+  return {.gpu_seconds = 0.0,
+          .error = CommandError{.of_command_buffer = true, .code = code, .description = "text", .part = "part"}};
+}
+
+// Notes what is committed; the test ends command buffers in their order.
+class ManualQueue final : public CommandQueue {
+ public:
+  struct Committed {
+    std::size_t stages;
+    std::string label;
+    std::uint64_t after;
+    std::uint64_t number;
+    CommandEnd ended;
+  };
+
+  [[nodiscard]] EncoderLimits limits() const override { return {}; }
+  void prepare() override { ++prepared; }
+  [[nodiscard]] std::string commit(const CommandPart& part, CommandEnd ended) override {
+    const std::lock_guard lock(mutex);
+    if (commits_left == 0) {
+      if (throws) throw std::bad_alloc();
+      return "no command buffer";
+    }
+    --commits_left;
+    committed.push_back({part.stages.size(), part.label, part.after, part.number, std::move(ended)});
+    changed.notify_all();
+    return "";
+  }
+  void release(std::uint64_t number) noexcept override {
+    const std::lock_guard lock(mutex);
+    released = std::max(released, number);
+  }
+
+  // Ends the oldest command buffer.
+  void end(const CommandOutcome& outcome) {
+    Committed oldest = [&] {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return !committed.empty(); });
+      Committed front = std::move(committed.front());
+      committed.pop_front();
+      return front;
+    }();
+    oldest.ended(outcome);
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Committed> committed;
+  std::size_t commits_left = 1000000;
+  bool throws = false;
+  std::uint64_t released = 0;
+  int prepared = 0;
+};
+
+void test_passes_are_a_chain() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  const auto first = submission.submit(pass_of(150, kernel));  // unknown: parts of 64 stages
+  const auto second = submission.submit(pass_of(1, kernel));
+  expect(queue->committed.size() == 4 && queue->prepared == 2, "three parts and one");
+  std::size_t stages = 0;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    const ManualQueue::Committed& part = queue->committed[i];
+    expect(part.after == i && part.number == i + 1, "each waits for the one before");
+    stages += part.stages;
+  }
+  expect(stages == 151 && queue->committed[1].label == "part 2 of 3", "all stages, in parts");
+  for (int i = 0; i < 3; ++i) {
+    expect(!first->done(), "not before its last part");
+    queue->end({.gpu_seconds = 0.01, .error = std::nullopt});
+  }
+  expect(first->done() && !second->done(), "one after the other");
+  const PassResult result = first->wait();
+  expect(result.error.empty() && result.gpu_seconds > 0.029 && result.gpu_seconds < 0.031, "the seconds of all parts");
+  queue->end({.gpu_seconds = 0.5, .error = std::nullopt});
+  expect(second->wait().gpu_seconds == 0.5 && queue->released == 0, "nothing to release");
+  // The first pass is known now to be short.
+  const auto again = submission.submit(pass_of(150, kernel));
+  expect(queue->committed.size() == 1, "one command buffer");
+  queue->end({.gpu_seconds = 0.01, .error = std::nullopt});
+  expect(again->wait().error.empty(), "completed");
+}
+
+void test_a_failed_part_releases_all_who_wait() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  const auto pass = submission.submit(pass_of(150, kernel));
+  const auto behind = submission.submit(pass_of(2, kernel));
+  std::atomic<int> released = 0;
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) {
+    waiters.emplace_back([&] {
+      const PassResult result = pass->wait();
+      if (contains(result.error, "ran too long") && result.kind == ErrorKind::backend) ++released;
+    });
+  }
+  queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+  queue->end(failed(2));
+  expect(queue->released == 2, "the event goes on, as the command buffer did not signal it");
+  queue->end(failed(8));
+  for (std::thread& waiter : waiters) waiter.join();
+  expect(released == 3, "all have the first error");
+  queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+  expect(behind->wait().error.empty(), "the pass behind is not touched by it");
+  const auto after = submission.submit(pass_of(150, kernel));
+  expect(queue->committed.size() == 3, "a failed pass says nothing about how long passes take");
+  for (int i = 0; i < 3; ++i) queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+  expect(after->wait().error.empty(), "the device goes on");
+}
+
+void test_out_of_memory_is_a_memory_error() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  const auto pass = submission.submit(pass_of(1, kernel));
+  queue->end(failed(8));
+  const PassResult result = pass->wait();
+  expect(result.kind == ErrorKind::memory_limit && contains(result.error, "max_context"), result.error);
+}
+
+void test_a_lost_device_takes_no_pass() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  const auto pass = submission.submit(pass_of(1, kernel));
+  queue->end(failed(11));
+  expect(contains(pass->wait().error, "loaded again"), "what happened");
+  const auto later = submission.submit(pass_of(1, kernel));
+  expect(later->done() && contains(later->wait().error, "was lost by an earlier pass"), "refused at once");
+  expect(queue->committed.empty(), "nothing was committed");
+}
+
+// What was committed before the failure is waited for: its memory is in use.
+void test_a_pass_that_is_committed_in_part() {
+  const NamedPipeline kernel;
+  for (const bool throws : {false, true}) {
+    const auto queue = std::make_shared<ManualQueue>();
+    Submission submission(queue);
+    queue->commits_left = 2;
+    queue->throws = throws;
+    const auto pass = submission.submit(pass_of(300, kernel));  // five parts
+    expect(!pass->done() && queue->committed.size() == 2, "two parts run");
+    queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+    queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+    const PassResult result = pass->wait();
+    expect(contains(result.error, throws ? "no memory" : "no command buffer"), "why: " + result.error);
+    expect(result.kind == (throws ? ErrorKind::memory_limit : ErrorKind::backend), "of which kind");
+    queue->commits_left = 10;
+    const auto next = submission.submit(pass_of(1, kernel));
+    expect(queue->committed.front().after == 2 && queue->committed.front().number == 3, "the chain has no gap");
+    queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+    expect(next->wait().error.empty(), "the device goes on");
+  }
+}
+
+void test_a_wrong_dispatch_is_refused() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  std::vector<Stage> stages = pass_of(2, kernel);
+  stages[1].dispatches[0].threads_per_threadgroup = 512;
+  const auto pass = submission.submit(stages);
+  expect(pass->done() && contains(pass->wait().error, "more than the 256") && queue->committed.empty(), "refused");
+}
+
+void test_the_end_waits_for_every_pass() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  auto submission = std::make_unique<Submission>(queue);
+  std::atomic<int> ended = 0;
+  const auto first = submission->submit(pass_of(1, kernel));
+  const auto second = submission->submit(pass_of(1, kernel));
+  std::thread gpu([&] {
+    for (int i = 0; i < 2; ++i) {
+      std::this_thread::sleep_for(10ms);
+      ++ended;
+      queue->end(i == 0 ? failed(3) : CommandOutcome{.gpu_seconds = 0.1, .error = std::nullopt});
+    }
+  });
+  submission.reset();
+  expect(ended == 2, "both had ended");
+  gpu.join();
+}
+
+void test_a_forked_child_waits_for_nothing() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  auto submission = std::make_unique<Submission>(queue);
+  auto pass = submission->submit(pass_of(1, kernel));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(5);  // ends a child that hangs
+    const bool waited = contains(pass->wait().error, "forked");
+    const bool refused = contains(submission->submit(pass_of(1, kernel))->wait().error, "forked");
+    submission.reset();
+    ::_exit(waited && refused ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended by itself");
+  expect(pass->wait().error.empty(), "the parent's pass is not touched by it");
+}
+
+// Threads submit and wait while command buffers end, some with errors: each pass has its own fate, and nobody hangs.
+void test_many_threads() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  constexpr int kThreads = 4;
+  constexpr int kPasses = 50;
+  std::atomic<bool> over = false;
+  std::atomic<int> errors = 0;
+  std::atomic<int> completed = 0;
+  std::thread gpu([&] {
+    std::mt19937 random(7);
+    while (!over) {
+      bool idle = false;
+      {
+        const std::lock_guard lock(queue->mutex);
+        idle = queue->committed.empty();
+      }
+      if (idle) {
+        std::this_thread::sleep_for(50us);
+        continue;
+      }
+      if (random() % 7 == 0) {
+        queue->end(failed(2));
+      } else {
+        queue->end({.gpu_seconds = 1e-3, .error = std::nullopt});
+      }
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const auto stages = static_cast<std::size_t>(1 + (pass * 37 + i) % 200);
+        const auto ticket = submission.submit(pass_of(stages, kernel, static_cast<std::uint32_t>(i + 1)));
+        (ticket->wait().error.empty() ? completed : errors)++;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  over = true;
+  gpu.join();
+  expect(completed + errors == kThreads * kPasses && completed > 0 && errors > 0, "all ended, some with errors");
+}
+
+// -- several threads -------------------------------------------------------------------------------------------------
+
+void test_work_on_threads() {
+  for (const std::size_t threads : {1UL, 3UL, 64UL}) {
+    std::vector<std::atomic<int>> runs(17);
+    std::vector<std::size_t> told;
+    const std::thread::id here = std::this_thread::get_id();
+    bool elsewhere = false;
+    run_on_threads(
+        runs.size(), threads, [&](std::size_t i) { ++runs[i]; },
+        [&](std::size_t done) {
+          told.push_back(done);
+          elsewhere = elsewhere || std::this_thread::get_id() != here;
+        });
+    for (const auto& count : runs) expect(count == 1, "each once");
+    expect(!told.empty() && told.back() == 17 && !elsewhere, "progress to the end, on the caller's thread");
+    for (std::size_t i = 1; i < told.size(); ++i) expect(told[i] > told[i - 1], "progress grows");
+  }
+  run_on_threads(0, 4, [](std::size_t) { throw std::runtime_error("never"); }, nullptr);
+}
+
+void test_failing_work_on_threads() {
+  std::atomic<std::size_t> started = 0;
+  const auto message = [](const std::function<void()>& run) {
+    try {
+      run();
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string of_work = message([&] {
+    run_on_threads(
+        1000, 3,
+        [&](std::size_t i) {
+          ++started;
+          if (i == 5) throw std::runtime_error("five");
+          std::this_thread::sleep_for(100us);
+        },
+        nullptr);
+  });
+  expect(of_work == "five" && started < 1000, "the first exception ends it");
+  started = 0;
+  const std::string of_progress = message([&] {
+    run_on_threads(
+        1000, 3,
+        [&](std::size_t) {
+          ++started;
+          std::this_thread::sleep_for(100us);
+        },
+        [](std::size_t done) {
+          if (done >= 4) throw std::runtime_error("interrupted");
+        });
+  });
+  expect(of_progress == "interrupted" && started < 1000, "so does one of the caller's");
+}
+
+void test_things_are_made_once() {
+  OnceMap<int> map;
+  std::atomic<int> made = 0;
+  std::atomic<bool> fails = true;
+  const auto find = [&](const std::string& name) -> const int& {
+    return map.find_or_make(name, [&] {
+      if (fails) throw std::runtime_error("not yet");
+      ++made;
+      std::this_thread::sleep_for(1ms);
+      return std::make_unique<int>(static_cast<int>(name.size()));
+    });
+  };
+  bool thrown = false;
+  try {
+    find("abc");
+  } catch (const std::runtime_error&) {
+    thrown = true;
+  }
+  fails = false;
+  expect(thrown && find("abc") == 3, "who asks again tries again");
+  const int* first = &find("abc");
+  run_on_threads(40, 8, [&](std::size_t i) { static_cast<void>(find(std::string(1 + i % 5, 'x'))); }, nullptr);
+  expect(made == 6 && first == &find("abc"), "each once, and it stays where it is");
+}
+
+}  // namespace
+}  // namespace lily::device::metal
+
+int main() {
+  using namespace lily::device::metal;
+  const std::vector<std::pair<const char*, void (*)()>> tests = {
+      {"passes are a chain", test_passes_are_a_chain},
+      {"a failed part releases all who wait", test_a_failed_part_releases_all_who_wait},
+      {"out of memory is a memory error", test_out_of_memory_is_a_memory_error},
+      {"a lost device takes no pass", test_a_lost_device_takes_no_pass},
+      {"a pass that is committed in part", test_a_pass_that_is_committed_in_part},
+      {"a wrong dispatch is refused", test_a_wrong_dispatch_is_refused},
+      {"the end waits for every pass", test_the_end_waits_for_every_pass},
+      {"a forked child waits for nothing", test_a_forked_child_waits_for_nothing},
+      {"many threads", test_many_threads},
+      {"work on threads", test_work_on_threads},
+      {"failing work on threads", test_failing_work_on_threads},
+      {"things are made once", test_things_are_made_once},
+  };
+  int failures = 0;
+  for (const auto& [name, test] : tests) {
+    try {
+      test();
+    } catch (const std::exception& error) {
+      std::printf("FAILED %s: %s\n", name, error.what());
+      ++failures;
+    }
+  }
+  std::printf("%d of %zu tests failed\n", failures, tests.size());
+  return failures == 0 ? 0 : 1;
+}
