@@ -329,6 +329,7 @@ void check_affine(const AffineCase& c, const std::vector<const KernelTable*>& ta
   const std::vector<std::int8_t> low(rows.low, rows.low + size);
   const std::vector<float> scales(rows.scales, rows.scales + rows.rows * rows.groups());
   const std::vector<float> sums(rows.sums, rows.sums + rows.rows * rows.groups());
+  const Matrix plain{MatrixFormat::plain, c.type, 0, 3, 40, problem.matrix().weight, nullptr, nullptr};
   for (const KernelTable* table : tables) {
     const std::string what = std::string(table->name) + " " + c.text();
     problem.quantize(*table);
@@ -350,6 +351,10 @@ void check_affine(const AffineCase& c, const std::vector<const KernelTable*>& ta
                  for (std::int64_t m = 0; m < count; ++m)
                    index.push_back(static_cast<std::int32_t>(problem.input(first + m)));
                  if (problem.index() != nullptr || first != 0) args.row_index = index.data();
+                 // What is named as read next may be anything, and at its end; it must not change a bit.
+                 const Matrix* const following[] = {nullptr, &problem.matrix(), &plain};
+                 args.next_weight = following[random() % 3];
+                 if (args.next_weight != nullptr) args.next_row = pick(random, 0, args.next_weight->rows);
                  run_slice(what, table->matmul_affine, args, first, count,
                            [&](std::int64_t m, std::int64_t n) { return problem.expected(m, n); });
                });

@@ -1,14 +1,29 @@
-// cpu/aligned_buffer.h -- uninitialised working memory on a 64-byte boundary that only grows.
+// cpu/aligned_buffer.h -- uninitialised working memory on a 64-byte boundary that only grows; in large pages, where the
+// system has them, if it is large.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <new>
 #include <type_traits>
 
 namespace lily::cpu {
+
+// Uninitialised memory for std::free, on a 64-byte boundary or better.
+[[nodiscard]] void* allocate_aligned(std::size_t bytes);
+
+// The same memory for a std::vector.
+template <class T>
+struct AlignedAllocator {
+  using value_type = T;
+  AlignedAllocator() = default;
+  template <class Other>
+  AlignedAllocator(const AlignedAllocator<Other>&) {}  // NOLINT: as the requirements of allocators want it
+  [[nodiscard]] T* allocate(std::size_t count) { return static_cast<T*>(allocate_aligned(count * sizeof(T))); }
+  void deallocate(T* pointer, std::size_t) { std::free(pointer); }
+  [[nodiscard]] bool operator==(const AlignedAllocator&) const { return true; }
+};
 
 template <class T>
 class AlignedBuffer {
@@ -21,11 +36,9 @@ class AlignedBuffer {
   // Room for `count` elements; the contents are lost when it grows.
   void reserve(std::int64_t count) {
     if (count <= capacity_) return;
-    const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
     data_.reset();
     capacity_ = 0;
-    data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
-    if (data_ == nullptr) throw std::bad_alloc();
+    data_.reset(static_cast<T*>(allocate_aligned(static_cast<std::size_t>(count) * sizeof(T))));
     capacity_ = count;
   }
 

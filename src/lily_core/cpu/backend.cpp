@@ -104,29 +104,30 @@ void CpuBackend::quantize_all(Activations& activations) {
   for_rows(0, activations.row_count(), [&](std::int64_t row, std::int64_t) { activations.quantize(kernels_, row); });
 }
 
-void CpuBackend::multiply_block(const Matrix& weight, std::int64_t row_begin, std::int64_t row_end,
-                                const Activations& x, const std::int32_t* row_index, std::int64_t row_count, float* out,
-                                std::int64_t out_stride, std::int64_t worker) {
-  MatmulArgs args{.weight = &weight,
-                  .row_begin = row_begin,
-                  .row_end = row_end,
+void CpuBackend::multiply_block(const WeightBlock& block, const Activations& x, const std::int32_t* row_index,
+                                std::int64_t row_count, float* out, std::int64_t out_stride, std::int64_t worker) {
+  MatmulArgs args{.weight = &block.weight,
+                  .row_begin = block.begin,
+                  .row_end = block.end,
                   .row_index = row_index,
                   .row_count = row_count,
                   .out = out,
                   .out_stride = out_stride,
-                  .scratch = scratch(worker).matmul.data()};
+                  .scratch = scratch(worker).matmul.data(),
+                  .next_weight = block.next_weight,
+                  .next_row = block.next_row};
   x.describe(args);
-  if (weight.is_affine()) {
+  if (block.weight.is_affine()) {
     kernels_.matmul_affine(args);
   } else {
     kernels_.matmul_plain(args);
   }
 }
 
-// Weight rows of a task when `row_count` activation rows meet `weight_rows` in all: at least four tasks a thread.
+// Weight rows of a task when `row_count` activation rows meet `weight_rows` in all: at least eight tasks a thread.
 std::int64_t CpuBackend::task_rows(std::int64_t weight_rows, std::int64_t row_count) const {
   if (row_count > kReadingRows) return kTaskRows;
-  const std::int64_t tasks = weight_rows / (4 * pool_.size() * kTaskRows);
+  const std::int64_t tasks = weight_rows / (8 * pool_.size() * kTaskRows);
   return std::clamp(tasks * kTaskRows, kTaskRows, kMaxTaskRows);
 }
 
@@ -143,17 +144,23 @@ void CpuBackend::multiply(std::initializer_list<Product> products, const Activat
     const Product* product = products.begin();
     for (; task >= task_count(*product); ++product) task -= task_count(*product);
     const Matrix& weight = *product->weight;
-    const std::int64_t begin = task * task_size;
-    const std::int64_t end = std::min(begin + task_size, weight.rows);
+    WeightBlock block{weight, task * task_size, std::min((task + 1) * task_size, weight.rows)};
+    if (block.end < weight.rows) {
+      block.next_weight = &weight;
+      block.next_row = block.end;
+    } else if (product + 1 != products.end()) {
+      block.next_weight = (product + 1)->weight;
+    }
     if (!product->accumulate) {
-      multiply_block(weight, begin, end, x, nullptr, count, product->out, weight.rows, worker);
+      multiply_block(block, x, nullptr, count, product->out, weight.rows, worker);
       return;
     }
     AlignedBuffer<float>& tile = scratch(worker).tile;
     tile.reserve(count * task_size);
-    multiply_block(weight, begin, end, x, nullptr, count, tile.data() - begin, task_size, worker);
+    multiply_block(block, x, nullptr, count, tile.data() - block.begin, task_size, worker);
     for (std::int64_t row = 0; row < count; ++row) {
-      kernels_.axpy(1.0F, tile.data() + row * task_size, end - begin, product->out + row * weight.rows + begin);
+      kernels_.axpy(1.0F, tile.data() + row * task_size, block.end - block.begin,
+                    product->out + row * weight.rows + block.begin);
     }
   });
 }

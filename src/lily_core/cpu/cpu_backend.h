@@ -17,9 +17,9 @@ namespace lily::cpu {
 
 // Weight rows of one task: enough work to pay for taking it, few enough to balance the threads.
 inline constexpr std::int64_t kTaskRows = 4 * kRowTile;
-// With few activation rows reading the weights is the work, and long stretches of memory are read faster.
+// With few activation rows reading the weights is the work: tasks are larger where there are many.
 inline constexpr std::int64_t kReadingRows = 4;
-inline constexpr std::int64_t kMaxTaskRows = 8 * kTaskRows;
+inline constexpr std::int64_t kMaxTaskRows = 2 * kTaskRows;
 
 // Memory that one worker thread uses inside a task.
 struct WorkerScratch {
@@ -37,6 +37,15 @@ struct Product {
   const Matrix* weight;
   float* out;  // [rows, weight->rows]
   bool accumulate = false;
+};
+
+// Weight rows [begin, end) of one product of activations, and what the same thread probably reads after them.
+struct WeightBlock {
+  const Matrix& weight;
+  std::int64_t begin;
+  std::int64_t end;
+  const Matrix* next_weight = nullptr;
+  std::int64_t next_row = 0;
 };
 
 // The rows of a chunk that one expert (or the shared expert) processes, consecutive in the assignment arrays.
@@ -73,9 +82,8 @@ class CpuBackend final : public Backend {
   void quantize_all(Activations& activations);
   [[nodiscard]] std::int64_t task_rows(std::int64_t weight_rows, std::int64_t row_count) const;
   void multiply(std::initializer_list<Product> products, const Activations& x);
-  void multiply_block(const Matrix& weight, std::int64_t row_begin, std::int64_t row_end, const Activations& x,
-                      const std::int32_t* row_index, std::int64_t row_count, float* out, std::int64_t out_stride,
-                      std::int64_t worker);
+  void multiply_block(const WeightBlock& block, const Activations& x, const std::int32_t* row_index,
+                      std::int64_t row_count, float* out, std::int64_t out_stride, std::int64_t worker);
 
   // gdn_block.cpp
   void compute_gates(const GdnWeights& gdn);
@@ -91,7 +99,7 @@ class CpuBackend final : public Backend {
   // moe_block.cpp
   void route_row(std::int64_t row);
   void group_by_expert(const MoeWeights& moe);
-  void expert_gate_up(const ExpertGroup& group, std::int64_t row_begin, std::int64_t row_end, std::int64_t worker);
+  void expert_gate_up(std::size_t index, std::int64_t row_begin, std::int64_t row_end, std::int64_t worker);
   void expert_down(std::int64_t first_needed_row, std::int64_t row_begin, std::int64_t row_end, std::int64_t worker);
 
   const ModelConfig& config_;

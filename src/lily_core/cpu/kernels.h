@@ -53,6 +53,8 @@ struct MatmulArgs {
   float* out = nullptr;          // out[m * out_stride + n]; overwritten
   std::int64_t out_stride = 0;   // floats
   std::byte* scratch = nullptr;  // 64-byte aligned, KernelTable::matmul_scratch_bytes(columns) bytes, one per thread
+  const Matrix* next_weight = nullptr;  // what the thread probably reads next, for fetching ahead; nullptr: unknown
+  std::int64_t next_row = 0;            // of next_weight
 };
 
 inline constexpr std::int64_t kRowTile = 16;

@@ -13,13 +13,6 @@ namespace {
 
 std::int64_t task_count(std::int64_t rows, std::int64_t task_rows) { return (rows + task_rows - 1) / task_rows; }
 
-// Fetches the beginning of what is read next, in a place that no hardware can guess.
-void prefetch_rows(const Matrix& weight, std::int64_t row) {
-  constexpr std::int64_t fetched_rows = 2 * kRowTile;
-  const std::byte* codes = weight.weight + row * weight.row_bytes();
-  for (std::int64_t i = 0; i < fetched_rows * weight.row_bytes(); i += 64) __builtin_prefetch(codes + i, 0, 2);
-}
-
 // Weight rows of an expert's input projections that one task takes: with many activation rows there is enough work
 // for large ones, and a task gathers its activation rows once.
 constexpr std::int64_t kInputTaskRows = 4 * kTaskRows;
@@ -86,20 +79,25 @@ void CpuBackend::group_by_expert(const MoeWeights& moe) {
   }
 }
 
-// silu(gate) * up for rows [row_begin, row_end) of one expert's intermediate values.
-void CpuBackend::expert_gate_up(const ExpertGroup& group, std::int64_t row_begin, std::int64_t row_end,
-                                std::int64_t worker) {
+// silu(gate) * up for rows [row_begin, row_end) of the intermediate values of the experts' group at `index`.
+void CpuBackend::expert_gate_up(std::size_t index, std::int64_t row_begin, std::int64_t row_end, std::int64_t worker) {
+  const ExpertGroup& group = groups_[index];
+  const MlpWeights& mlp = *group.mlp;
   const bool shared = &group == &groups_.back();
-  const std::int64_t width = group.mlp->gate_proj.rows;
+  const std::int64_t width = mlp.gate_proj.rows;
   float* act = shared ? shared_act_.data() : expert_act_.data() + group.begin * width;
   AlignedBuffer<float>& up = scratch(worker).tile;
   const std::int64_t stride = row_end - row_begin;
   up.reserve(group.count * stride);
   const std::int32_t* rows = assignment_row_.data() + group.begin;
-  prefetch_rows(group.mlp->up_proj, row_begin);
-  multiply_block(group.mlp->gate_proj, row_begin, row_end, input_, rows, group.count, act, width, worker);
-  multiply_block(group.mlp->up_proj, row_begin, row_end, input_, rows, group.count, up.data() - row_begin, stride,
-                 worker);
+  const WeightBlock gate_block{mlp.gate_proj, row_begin, row_end, &mlp.up_proj, row_begin};
+  WeightBlock up_block{mlp.up_proj, row_begin, row_end, &mlp.gate_proj, row_end};
+  if (row_end == width) {
+    up_block.next_weight = &groups_[shared ? 0 : index + 1].mlp->gate_proj;
+    up_block.next_row = 0;
+  }
+  multiply_block(gate_block, input_, rows, group.count, act, width, worker);
+  multiply_block(up_block, input_, rows, group.count, up.data() - row_begin, stride, worker);
   for (std::int64_t i = 0; i < group.count; ++i) {
     float* gate = act + i * width + row_begin;
     kernels_.silu_multiply(gate, up.data() + i * stride, stride, gate);
@@ -114,9 +112,11 @@ void CpuBackend::expert_down(std::int64_t first_needed_row, std::int64_t row_beg
   for (const ExpertGroup& group : groups_) {
     const bool shared = &group == &groups_.back();
     tile.reserve(group.count * stride);
-    if (!shared) prefetch_rows((&group + 1)->mlp->down_proj, row_begin);
-    multiply_block(group.mlp->down_proj, row_begin, row_end, shared ? shared_activations_ : expert_activations_,
-                   act_row_.data() + group.begin, group.count, tile.data() - row_begin, stride, worker);
+    const ExpertGroup& next = shared ? groups_.front() : *(&group + 1);
+    const WeightBlock block{group.mlp->down_proj, row_begin, row_end, &next.mlp->down_proj,
+                            shared ? row_end : row_begin};
+    multiply_block(block, shared ? shared_activations_ : expert_activations_, act_row_.data() + group.begin,
+                   group.count, tile.data() - row_begin, stride, worker);
     for (std::int64_t i = 0; i < group.count; ++i) {
       const auto assignment = static_cast<std::size_t>(group.begin + i);
       float* out = hidden_row(first_needed_row + assignment_row_[assignment]) + row_begin;
@@ -156,10 +156,11 @@ void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
   const std::int64_t routed_groups = group_count - 1;
   pool_.parallel_for(shared_tasks + routed_groups * expert_tasks, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t routed_task = task - shared_tasks;
-    const ExpertGroup& group =
-        routed_task < 0 ? groups_.back() : groups_[static_cast<std::size_t>(routed_task / expert_tasks)];
+    const std::int64_t index = routed_task < 0 ? routed_groups : routed_task / expert_tasks;
     const std::int64_t begin = (routed_task < 0 ? task : routed_task % expert_tasks) * input_rows;
-    expert_gate_up(group, begin, std::min(begin + input_rows, group.mlp->gate_proj.rows), worker);
+    const std::int64_t width =
+        routed_task < 0 ? config_.shared_expert_intermediate_size : config_.moe_intermediate_size;
+    expert_gate_up(static_cast<std::size_t>(index), begin, std::min(begin + input_rows, width), worker);
   });
   expert_activations_.bind(expert_act_.data(), rows * chosen, config_.moe_intermediate_size, {&any.down_proj});
   shared_activations_.bind(shared_act_.data(), rows, config_.shared_expert_intermediate_size, {&shared.down_proj});

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/aligned_buffer.h"
 #include "cpu/kv_cache.h"
 #include "engine/backend.h"
 #include "engine/config.h"
@@ -12,8 +13,9 @@
 namespace lily::cpu {
 
 struct GdnState {
-  std::vector<float> recurrent_state;  // [linear_num_value_heads, linear_value_head_dim, linear_key_head_dim]
-  std::vector<float> conv_state;       // [linear_conv_kernel_dim - 1, linear_conv_dim], oldest first
+  using Values = std::vector<float, AlignedAllocator<float>>;
+  Values recurrent_state;  // [linear_num_value_heads, linear_value_head_dim, linear_key_head_dim]
+  Values conv_state;       // [linear_conv_kernel_dim - 1, linear_conv_dim], oldest first
 };
 
 // Copies share everything: a GDN layer's state is copied when the first of its holders computes, KV blocks as KvCache

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -29,7 +30,8 @@ void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::int64_t threads) : process_id_(::getpid()) {
+ThreadPool::ThreadPool(std::int64_t threads)
+    : shares_(static_cast<std::size_t>(std::max<std::int64_t>(threads, 1))), process_id_(::getpid()) {
   if (threads < 1) throw Error(ErrorKind::config, "threads must be at least 1");
   workers_->reserve(static_cast<std::size_t>(threads - 1));
   try {
@@ -59,12 +61,18 @@ void ThreadPool::stop() {
   workers_->clear();
 }
 
+void ThreadPool::work_on_share(std::int64_t share, std::int64_t worker) {
+  Share& taken = shares_[static_cast<std::size_t>(share)];
+  if (taken.next.load(std::memory_order_relaxed) >= taken.end) return;
+  for (std::int64_t index = taken.next.fetch_add(1, std::memory_order_relaxed); index < taken.end;
+       index = taken.next.fetch_add(1, std::memory_order_relaxed)) {
+    task_(context_, index, worker);
+  }
+}
+
 void ThreadPool::work(std::int64_t worker) noexcept {
   try {
-    for (std::int64_t index = next_.fetch_add(1, std::memory_order_relaxed); index < count_;
-         index = next_.fetch_add(1, std::memory_order_relaxed)) {
-      task_(context_, index, worker);
-    }
+    for (std::int64_t i = 0; i < size(); ++i) work_on_share((worker + i) % size(), worker);
   } catch (...) {
     const std::scoped_lock lock(failure_mutex_);
     if (failure_ == nullptr) failure_ = std::current_exception();
@@ -76,10 +84,12 @@ void ThreadPool::run(std::int64_t count, Task task, void* context) {
     for (std::int64_t index = 0; index < count; ++index) task(context, index, 0);
     return;
   }
-  count_ = count;
   task_ = task;
   context_ = context;
-  next_.store(0, std::memory_order_relaxed);
+  for (std::int64_t share = 0; share < size(); ++share) {
+    shares_[static_cast<std::size_t>(share)].next.store(count * share / size(), std::memory_order_relaxed);
+    shares_[static_cast<std::size_t>(share)].end = count * (share + 1) / size();
+  }
   const std::uint64_t generation = (loop_.load(std::memory_order_relaxed) >> 32) + 1;
   loop_.store(generation << 32 | kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);

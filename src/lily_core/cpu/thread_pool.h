@@ -25,9 +25,10 @@ class ThreadPool {
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(workers_->size()) + 1; }
 
-  // Runs body(index, worker) once for each index in [0, count), each worker taking the next index when it is free;
-  // worker is in [0, size()). Returns when all have run. Rethrows the first exception of a body once all workers have
-  // left the loop; some indices may not have run then. One caller at a time.
+  // Runs body(index, worker) once for each index in [0, count); worker is in [0, size()). Each worker has a share of
+  // consecutive indices, which it takes in order; then it helps those that are behind. Returns when all have run.
+  // Rethrows the first exception of a body once all workers have left the loop; some indices may not have run then.
+  // One caller at a time.
   template <class Body>
   void parallel_for(std::int64_t count, Body&& body) {
     using Function = std::remove_reference_t<Body>;
@@ -40,18 +41,24 @@ class ThreadPool {
  private:
   using Task = void (*)(void*, std::int64_t, std::int64_t);
 
+  // Indices of a loop that one worker takes first, then whoever is free.
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+
   void run(std::int64_t count, Task task, void* context);
   void stop();
   void work(std::int64_t worker) noexcept;
+  void work_on_share(std::int64_t share, std::int64_t worker);
   [[nodiscard]] bool join_loop();
   void serve(std::int64_t worker);
 
   // One cache line each, so that polling a counter does not slow down the others.
   alignas(64) std::atomic<std::uint32_t> generation_{0};  // one more for each loop; workers wait for a change
-  alignas(64) std::atomic<std::int64_t> next_{0};         // next index to take
+  std::vector<Share> shares_;                             // [size()]
   alignas(64) std::atomic<std::uint64_t> loop_{0};        // generation << 32 | open << 31 | workers inside
-  alignas(64) std::int64_t count_ = 0;
-  Task task_ = nullptr;
+  alignas(64) Task task_ = nullptr;
   void* context_ = nullptr;
   std::atomic<bool> stop_{false};
   std::mutex failure_mutex_;

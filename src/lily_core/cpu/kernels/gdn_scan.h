@@ -172,6 +172,11 @@ void gdn_scan_block(const GdnScanArgs& args, const GdnBlock& block) {
     for (; held < 2 && row < args.value_end; ++held, row += gdn_group) {
       gdn_begin<V, fixed_key_dim>(args, block, row, smaller(gdn_group, args.value_end - row), groups[held]);
     }
+    // While a chunk of one token is at it, the rows of the next turn come from memory.
+    const float* following = args.state + row * args.key_dim;
+    for (std::int64_t i = 0; args.tokens == 1 && i < 2 * gdn_group * args.key_dim; i += 16) {
+      __builtin_prefetch(following + i, 1, 2);
+    }
     for (std::int64_t t = 0; t < block.tokens; ++t) {
       for (int g = 0; g < held; ++g) gdn_step<V, fixed_key_dim>(args, block, t, groups[g]);
     }

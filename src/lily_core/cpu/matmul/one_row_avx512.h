@@ -1,11 +1,13 @@
 // cpu/matmul/one_row_avx512.h -- one activation row (decode) times an affine matrix with AVX-512.
 //
-// Decode must keep up with memory, so the codes are not transposed: a vector is 64 bytes of one weight row, and the
-// lanes' sums of 16 rows are added up and transposed together. Per group the sums are the same integers, and the
-// group is finished the same way, as in matmul/affine.h.
+// Decode must keep up with memory, so the codes are not transposed: a vector is 64 bytes of one weight row. Rows are
+// read four at a time, nearly in the order of addresses, while what lies some KB behind them is fetched; the sums of
+// lanes of 16 rows wait in the first-level cache and are added up and transposed together. Per group the sums are the
+// same integers, and the group is finished the same way, as in matmul/affine.h.
 #pragma once
 
 #include "cpu/matmul/affine.h"
+#include "cpu/matmul/read_ahead.h"
 #include "cpu/matmul/vectors_avx512.h"
 
 namespace lily::cpu {
@@ -105,10 +107,14 @@ inline void add_parts(const __m512i (&quads)[4], __m512i (&out)[16 / GroupLanes]
   }
 }
 
-// The group sums of 16 rows for a chunk of `bytes` code bytes a row.
-template <int Bits, int GroupLanes>
-inline void chunk_sums(const StridedRows& rows, std::int64_t offset, std::int64_t bytes, const std::int8_t* x,
-                       __m512i (&out)[16 / GroupLanes]) {
+// Four rows times the activation row: for each chunk, in each 128-bit part the four rows' sums of that part, at
+// out[kQuads * chunk]. The four rows lie one behind the other, and so do the bytes to fetch, from `ahead` on.
+inline constexpr int kQuads = kTileRows / 4;
+
+// `bytes` (64 in whole chunks) of code bytes of the four rows at `offset`.
+template <int Bits>
+[[gnu::always_inline]] inline __m512i chunk_quad(const StridedRows& rows, std::int64_t offset, std::int64_t bytes,
+                                                 const std::int8_t* x) {
   constexpr int parts = OneRow<Bits>::parts;
   __m512i high[2] = {};
   __m512i low[2] = {};
@@ -116,38 +122,42 @@ inline void chunk_sums(const StridedRows& rows, std::int64_t offset, std::int64_
     high[p] = _mm512_loadu_si512(x + 64 * p);
     low[p] = _mm512_loadu_si512(x + 64 * (parts + p));
   });
-  __m512i quads[4];
-  unrolled<4>([&](auto q) {
-    __m512i lanes[4];
-    unrolled<4>([&](auto r) {
-      const std::byte* codes = rows.at(4 * q + r) + offset;
-      lanes[r] = chunk_lanes<Bits>(load_bytes_avx512(codes, bytes), high, low);
-    });
-    quads[q] = add_four_rows(lanes);
-  });
-  add_parts<GroupLanes>(quads, out);
+  __m512i lanes[4];
+  unrolled<4>([&](auto r) { lanes[r] = chunk_lanes<Bits>(load_bytes_avx512(rows.at(r) + offset, bytes), high, low); });
+  return add_four_rows(lanes);
 }
 
+template <int Bits>
+inline void quad_lanes(const StridedRows& rows, const std::int8_t* x, const std::byte* ahead, __m512i* out) {
+  std::int64_t offset = 0;
+  for (; offset + 64 <= rows.stride; offset += 64) {
+    unrolled<4>([&](auto line) { fetch_ahead(ahead + 64 * line); });
+    ahead += 4 * 64;
+    _mm512_store_si512(out, chunk_quad<Bits>(rows, offset, 64, x));
+    x += OneRow<Bits>::chunk_bytes;
+    out += kQuads;
+  }
+  if (offset == rows.stride) return;
+  unrolled<4>([&](auto line) { fetch_ahead(ahead + 64 * line); });
+  _mm512_store_si512(out, chunk_quad<Bits>(rows, offset, rows.stride - offset, x));
+}
+
+// The 16 outputs of a tile from its sums of lanes, [chunks][kQuads].
 template <int Bits, int GroupLanes>
-inline __m512 one_row_tile(const Matrix& weight, std::int64_t row, std::int64_t row_end, const UnitScratch& unit,
-                           const BlockInput<1>& input, const std::int8_t* x) {
+inline __m512 finish_tile(const Matrix& weight, const __m512i* lanes, const UnitScratch& unit,
+                          const BlockInput<1>& input) {
   constexpr std::int64_t chunk_groups = 16 / GroupLanes;
   const std::int64_t row_bytes = weight.columns * Bits / 8;
   const std::int64_t groups = weight.columns / weight.group_size;
   const std::int64_t group_chunks = weight.group_size * Bits > 512 ? 2 : 1;  // 8 bits in groups of 128
-  const StridedRows rows{weight.weight + row * row_bytes, row_bytes};
-  const std::byte* ahead = rows.base + kTileRows * row_bytes + kPrefetchDistance;
-  // What lies behind belongs to another thread, or to nobody.
-  const std::byte* const last = weight.weight + row_end * row_bytes - kTileRows * 64;
   __m512 y = _mm512_setzero_ps();
   __m512i before = _mm512_setzero_si512();  // sums of the group's first chunk
   std::int64_t g = 0;
   for (std::int64_t offset = 0, chunk = 1; offset < row_bytes; offset += 64, ++chunk) {
-    if (ahead <= last) unrolled<kTileRows>([&](auto r) { __builtin_prefetch(ahead + 64 * r); });
-    ahead += kTileRows * 64;
+    const __m512i quads[kQuads] = {lanes[0], lanes[1], lanes[2], lanes[3]};
+    lanes += kQuads;
     __m512i sums[chunk_groups];
-    chunk_sums<Bits, GroupLanes>(rows, offset, row_bytes - offset, x, sums);
-    x += OneRow<Bits>::chunk_bytes;
+    add_parts<GroupLanes>(quads, sums);
     if (chunk % group_chunks != 0) {
       before = sums[0];
       continue;
@@ -170,13 +180,22 @@ template <int Bits, int GroupLanes>
 std::int64_t one_row_tiles(const MatmulArgs& args, const UnitScratch& unit) {
   const Matrix& weight = *args.weight;
   const BlockInput<1> input = block_input<1>(args, 0);
-  auto* x = reinterpret_cast<std::int8_t*>(unit.codes);  // there are no unpacked codes
+  const std::int64_t row_bytes = weight.columns * Bits / 8;
+  const std::int64_t chunks = (row_bytes + 63) / 64;
+  // There are no unpacked codes: their place holds the ordered activations and the sums of lanes.
+  auto* x = reinterpret_cast<std::int8_t*>(unit.codes);
+  auto* lanes = reinterpret_cast<__m512i*>(x + chunks * OneRow<Bits>::chunk_bytes);
   order_row<Bits>(input, weight.columns, x);
+  const ReadAhead ahead(args);
   std::int64_t row = args.row_begin;
   for (; row + kRowTile <= args.row_end; row += kRowTile) {
-    if (row + 2 * kRowTile <= args.row_end) prefetch_next_scales(weight, row);
+    ahead.fetch_scales(row);
     unpack_tile_scales<Avx512>(weight, row, 0, unit);
-    _mm512_storeu_ps(args.out + row, one_row_tile<Bits, GroupLanes>(weight, row, args.row_end, unit, input, x));
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const StridedRows rows{weight.weight + (row + 4 * quad) * row_bytes, row_bytes};
+      quad_lanes<Bits>(rows, x, ahead.codes(rows.base), lanes + quad);
+    }
+    _mm512_storeu_ps(args.out + row, finish_tile<Bits, GroupLanes>(weight, lanes, unit, input));
   }
   return row;
 }

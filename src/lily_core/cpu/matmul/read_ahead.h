@@ -1,0 +1,69 @@
+// cpu/matmul/read_ahead.h -- what to fetch while a block of weight rows is read once: what lies some KB behind, and at
+// the end of the block the beginning of what the caller reads next.
+//
+// The processor's own prefetchers stop at the borders of 4 KB pages and know nothing of the next matrix.
+#pragma once
+
+#include "cpu/matmul/tile.h"
+
+namespace lily::cpu {
+namespace {
+
+// Like the members of Matrix, but internal to this translation unit.
+inline std::int64_t bytes_of_row(const Matrix& matrix) {
+  if (matrix.format == MatrixFormat::plain) return matrix.columns * element_size(matrix.element_type);
+  return matrix.format == MatrixFormat::affine4 ? matrix.columns / 2 : matrix.columns;
+}
+inline std::int64_t bytes_of_row_scales(const Matrix& matrix) {
+  if (matrix.format == MatrixFormat::plain) return 0;
+  return matrix.columns / matrix.group_size * element_size(matrix.element_type);
+}
+
+inline constexpr std::int64_t kAheadBytes = 16384;  // of codes, between what is fetched and what is used
+
+// Into the second-level cache, which can have more reads under way than the first.
+inline void fetch_ahead(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
+
+class ReadAhead {
+ public:
+  explicit ReadAhead(const MatmulArgs& args)
+      : weight_(*args.weight),
+        end_(args.row_end),
+        next_(args.next_weight != nullptr ? *args.next_weight : weight_),
+        codes_end_(weight_.weight + end_ * bytes_of_row(weight_)),
+        next_row_(args.next_weight != nullptr ? args.next_row : args.row_begin),
+        next_codes_(next_.weight + next_row_ * bytes_of_row(next_)) {
+    const std::int64_t tile_bytes = kRowTile * bytes_of_row(weight_);
+    rows_ahead_ = (kAheadBytes + tile_bytes - 1) / tile_bytes * kRowTile;
+  }
+
+  // Where the codes that follow those at p by kAheadBytes lie.
+  [[nodiscard]] const std::byte* codes(const std::byte* p) const {
+    const std::int64_t over = p + kAheadBytes - codes_end_;
+    return over < 0 ? p + kAheadBytes : next_codes_ + over;
+  }
+
+  // Fetches the scales and biases of a tile, as far ahead of the tile at `row`.
+  void fetch_scales(std::int64_t row) const {
+    const std::int64_t over = row + rows_ahead_ - end_;
+    const Matrix& matrix = over < 0 ? weight_ : next_;
+    const std::int64_t stride = bytes_of_row_scales(matrix);
+    const std::int64_t at = (over < 0 ? row + rows_ahead_ : next_row_ + over) * stride;
+    for (std::int64_t i = 0; i < kTileRows * stride; i += 64) {
+      fetch_ahead(matrix.scales + at + i);
+      fetch_ahead(matrix.biases + at + i);
+    }
+  }
+
+ private:
+  const Matrix& weight_;
+  std::int64_t end_;  // row behind the block
+  const Matrix& next_;
+  const std::byte* codes_end_;
+  std::int64_t next_row_;
+  const std::byte* next_codes_;
+  std::int64_t rows_ahead_;  // at least kAheadBytes of codes
+};
+
+}  // namespace
+}  // namespace lily::cpu
