@@ -1,4 +1,7 @@
-// elementwise.metal -- SwiGLU of rows, and words filled and copied. A thread does four neighbours, the last one fewer.
+// elementwise.metal -- SwiGLU of rows, and words filled and copied.
+//
+// All operands are flat: gate, up and out bf16 [count] (rows of [rows, intermediate] one after the other), or words
+// [count]. A thread does four neighbours, the last one fewer.
 #include "lily_common.h"
 
 [[kernel, max_total_threads_per_threadgroup(kElementThreads)]] void silu_multiply_rows(

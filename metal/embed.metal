@@ -1,4 +1,7 @@
 // embed.metal -- the rows of the embedding matrix that belong to token ids, dequantized.
+//
+// ids int [rows], matrix [vocab_size, hidden_size] (codes with scales and biases, or bf16), hidden f32 [rows,
+// hidden_size]. A threadgroup makes one row, a thread the values of whole words.
 #include "lily_common.h"
 
 constant int kBits [[function_constant(kBitsIndex)]];

@@ -1,5 +1,9 @@
 // experts.metal -- the chosen experts' matrices times one token's vector: a mixture-of-experts layer in two launches,
 // or, with the fusions off, one launch a matrix.
+//
+// gate and up [experts, intermediate, hidden_size], down [experts, hidden_size, intermediate], the shared expert's
+// without the first dimension; chosen int and weights f32 [experts_per_token]; hidden f32 [hidden_size] in and out;
+// activations between them bf16 [experts_per_token, intermediate]. A simdgroup makes kLaneRows rows of a result.
 #include "lily_gemv.h"
 
 constant int kBits [[function_constant(kBitsIndex)]];

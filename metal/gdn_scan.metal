@@ -3,7 +3,8 @@
 // Per token and value head, with the state S [value_dim, key_dim]:
 //   S = decay S;  d = beta (v - S k);  S = S + d k^T;  out = S q
 // Rows of S do not depend on each other. gdn_scan holds them in registers from the first token to the last, a row on
-// the 32 lanes of a simdgroup (with 4 lanes a row it takes 1.22 times as long on an H200); gdn_scan_blocked, to compare with, carries them through memory from block to block of kScanBlock tokens.
+// the 32 lanes of a simdgroup (with 4 lanes a row it takes 1.22 times as long on an H200); gdn_scan_blocked, to compare
+// with, carries them through memory from block to block of kScanBlock tokens.
 #include "lily_gdn.h"
 
 // Where the inputs of one token and one row of the state are.
@@ -40,8 +41,8 @@ struct TokenInputs {
 };
 
 // LANES lanes a row, 32 / LANES rows a simdgroup, SIMDGROUPS simdgroups a threadgroup. A token's inputs are read while
-// the token before is worked on; its query, needed last, when its own work begins. The sums that make `out` are taken for TOKENS tokens together: on the way from
-// token to token lies one sum over the lanes of a row.
+// the token before is worked on; its query, needed last, when its own work begins. The sums that make `out` are taken
+// for TOKENS tokens together: on the way from token to token lies one sum over the lanes of a row.
 template <int LANES, int TOKENS, int SIMDGROUPS>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * kSimdWidth)]] void gdn_scan(
     device const bfloat* query [[buffer(0)]],     // [tokens, key_heads, key_dim]

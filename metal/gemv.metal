@@ -1,4 +1,7 @@
 // gemv.metal -- matrices times one vector, for decoding a token: up to four matrices that share the vector a launch.
+//
+// Segment s: out f32 [rows[s]] = W [rows[s], columns] (codes with scales and biases, or bf16) . x [columns], bf16 or,
+// to be normalised on the way in, f32.
 #include "lily_gemv.h"
 
 constant int kBits [[function_constant(kBitsIndex)]];

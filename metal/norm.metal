@@ -1,4 +1,4 @@
-// norm.metal -- RMS normalization of the rows of the residual.
+// norm.metal -- RMS normalization of the rows of the residual: x f32 [rows, size] to out bf16 [rows, size].
 #include "lily_common.h"
 
 // out[r, i] = bf16(x[r, i] / sqrt(mean(x[r]^2) + eps) * weight[i]). A threadgroup works on one row.

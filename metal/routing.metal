@@ -1,6 +1,9 @@
 // routing.metal -- which experts a row goes to, and rows grouped by expert for the matrix products of a prompt.
 // lily_args.h has slots and launches. An assignment is row * experts_per_token + slot; its place is where it lies once
 // grouped by expert: by expert, then by assignment. Nothing here uses atomics, so that places never vary.
+//
+// logits f32 [rows, experts]; chosen int and weights f32 [rows, experts_per_token]; row_of and place_of uint
+// [rows * experts_per_token]; offsets uint [experts + 1]; block_map int2 [max_blocks] {expert, first row}.
 #include "lily_common.h"
 
 constant constexpr uint kTaken = 0u;  // key of an expert that is chosen already, or that does not exist

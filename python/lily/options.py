@@ -62,13 +62,8 @@ class Options:
     blocked_attention_threshold: int = 32768
     pass_seconds: float = 0.0
 
-    @classmethod
-    def all_off(cls) -> Options:
-        """Every mechanism off."""
-        return cls().without(*MECHANISMS)
-
     def without(self, *mechanisms: str) -> Options:
-        """These options with some mechanisms off, by their names: ``Options().without("P1", "D4")``.
+        """These options with some mechanisms off, by their names: ``Options().without("P1", "D4")``; "all": every one.
 
         Raises
         ------
@@ -81,8 +76,9 @@ class Options:
                 raise ConfigError(f"a mechanism is named by a string as 'D4', not {name!r}")
             if name.upper() in _ELSEWHERE:
                 raise ConfigError(_ELSEWHERE[name.upper()])
-            found = [mechanism for key, mechanism in MECHANISMS.items() if key.lower().startswith(name.lower())]
-            if not found or not name[1:]:
+            prefix = "" if name.lower() == "all" else name.lower()
+            found = [mechanism for key, mechanism in MECHANISMS.items() if key.lower().startswith(prefix)]
+            if not found or len(prefix) == 1 or not name:
                 raise ConfigError(f"there is no mechanism {name!r}; there are {', '.join(MECHANISMS)}")
             for mechanism in found:
                 changes[mechanism.field] = mechanism.off

@@ -74,13 +74,13 @@ def step_report(
     Parameters
     ----------
     config : str or Path
-        A config.json; its quantization block says how the matrices are stored.
+        A config.json, or the directory that holds it; its quantization block says how the matrices are stored.
     phase : {"decode", "prefill"}
         One token, or one chunk of a prompt.
     context : int
         Tokens before the step.
     rows : int, optional
-        Tokens of the chunk, 2048 by default; decode has one.
+        Tokens of the chunk, 2048 by default; refused for a decode step, which has one.
     options : Options, optional
         Which mechanisms are on; all by default.
 
@@ -90,12 +90,16 @@ def step_report(
         The config is damaged or not supported, or an argument is out of range.
     """
     path = Path(config)
+    if path.is_dir():
+        path /= "config.json"
     raw = read_json_object(path, ConfigError, limit=_CONFIG_LIMIT)
     model = parse_config(raw, str(path))
     formats = _formats(model, parse_quantization(raw, str(path)))
     native_options = (options or Options())._native()
     if phase not in ("decode", "prefill"):
         raise ConfigError(f'phase must be "decode" or "prefill", not {phase!r}')
+    if phase == "decode" and rows is not None:
+        raise ConfigError("rows is of a prompt chunk: a decode step has one row")
     count = 1 if phase == "decode" else DEFAULT_CHUNK if rows is None else rows
     if context < 0 or count < 1 or context + count > model.max_position_embeddings:
         raise ConfigError(

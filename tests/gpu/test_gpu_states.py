@@ -14,6 +14,20 @@ from lily.errors import CheckpointError, ConfigError
 PROMPT = random_ids(66, seed=51)
 
 
+@pytest.mark.parametrize("parts", [(65, 1), (1, 65), (33, 1, 32), (64, 1, 1)])
+def test_parts_of_a_prompt_give_the_same_bits(model: lily.Model, parts: tuple[int, ...]) -> None:
+    with model.session() as session:
+        whole = np.array(session.prefill(PROMPT))
+        after = np.array(session.decode(7))
+    with model.session() as session:
+        begin = 0
+        for count in parts:
+            logits = session.prefill(PROMPT[begin : begin + count])
+            begin += count
+        assert np.array_equal(logits, whole)
+        assert np.array_equal(session.decode(7), after)
+
+
 def test_sessions_move_only_to_models_that_round_alike(
     checkpoint: Path, model: lily.Model, cpu_model: lily.Model, tmp_path: Path
 ) -> None:

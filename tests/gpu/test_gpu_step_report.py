@@ -75,11 +75,27 @@ def test_turning_a_mechanism_off_costs_what_it_saves(config: Path, mechanism: st
 
 
 def test_every_mechanism_has_a_name_and_all_can_be_off(config: Path) -> None:
-    off = lily.Options.all_off()
+    off = lily.Options().without("all")
     for mechanism in MECHANISMS.values():
         assert getattr(off, mechanism.field) == mechanism.off != getattr(lily.Options(), mechanism.field)
-    with pytest.raises(ConfigError, match="D9"):
-        lily.Options().without("D9")
+    assert lily.Options().without("ALL") == off == lily.Options().without(*MECHANISMS)
+    for name in ("D9", "D", "", "al"):
+        with pytest.raises(ConfigError, match="there is no mechanism"):
+            lily.Options().without(name)
+
+
+def test_a_directory_stands_for_its_config(config: Path) -> None:
+    (config.parent / "model").mkdir()
+    (config.parent / "model" / "config.json").write_bytes(config.read_bytes())
+    report = lily.step_report(config.parent / "model", phase="decode", context=9)
+    assert report == lily.step_report(config, phase="decode", context=9)
+
+
+def test_a_decode_step_takes_no_rows(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="one row"):
+        lily.step_report(config, phase="decode", context=0, rows=5)
+    assert main(["step-report", "--config", str(config), "--phase", "decode", "--rows", "5"]) != 0
+    assert "one row" in capsys.readouterr().err
 
 
 def test_command_prints_the_same_as_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

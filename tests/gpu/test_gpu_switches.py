@@ -56,7 +56,7 @@ def test_all_mechanisms_on(all_on: np.ndarray, expected: np.ndarray) -> None:
 def test_a_mechanism_off_computes_the_same(
     checkpoint: Path, expected: np.ndarray, all_on: np.ndarray, mechanism: str
 ) -> None:
-    options = lily.Options.all_off() if mechanism == "all" else lily.Options().without(mechanism)
+    options = lily.Options().without(mechanism)
     with lily.Model.load(checkpoint, backend="sim", options=options) as model:
         got = logits_of(model)
     assert distance(got, expected) < BOUND

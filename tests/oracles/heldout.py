@@ -52,7 +52,7 @@ def main() -> None:
     given = parser.parse_args()
     options: dict[str, Any] = {"backend": given.backend}
     if given.off:
-        options["options"] = Options.all_off() if given.off == ["all"] else Options().without(*given.off)
+        options["options"] = Options().without(*given.off)
     reference, mlx = load("reference"), load("mlx")
     reference = reference[: given.documents]
     lily = lily_run(given.model, reference, **options)

@@ -95,7 +95,9 @@ class Backend {
   virtual void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
                      std::span<std::int32_t> argmax) = 0;
 
-  // Generation on a device that picks tokens itself and runs ahead of the host; only where picks_tokens().
+  // Decoding on a device has passes of its own, only where has_steps(); it may pick tokens itself and run ahead of the
+  // host, only where picks_tokens().
+  [[nodiscard]] virtual bool has_steps() const { return false; }
   [[nodiscard]] virtual bool picks_tokens() const { return false; }
   // Starts to compute `token` on top of the state; what was started before for another token is given up.
   virtual void begin_step(SessionState& /*state*/, std::int32_t /*token*/,

@@ -156,6 +156,10 @@ void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& pro
 
 void Session::compute_pending() {
   if (!pending_) return;
+  if (model_->backend().has_steps()) {
+    static_cast<void>(step_pending(std::nullopt));
+    return;
+  }
   run_chunk(std::span(&*pending_, 1), true);
   pending_.reset();
 }
@@ -170,18 +174,39 @@ std::optional<std::int32_t> Session::step_pending(const std::optional<DeviceChoi
   return picked;
 }
 
-Logits Session::prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
-  const Entry entry(*this);
+void Session::prepare_call(std::span<const std::int32_t> ids) {
   cancelled_.store(false, std::memory_order_relaxed);
   check_usable();
   check_ids(ids);
   check_room(static_cast<std::int64_t>(ids.size()));
   compute_pending();
+}
+
+Logits Session::prefill(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
+  const Entry entry(*this);
+  prepare_call(ids);
   run(ids, progress);
   return logits_;
 }
 
-Logits Session::decode(std::int32_t token) { return prefill(std::span(&token, 1), {}); }
+Logits Session::decode(std::int32_t token) {
+  const Entry entry(*this);
+  const std::span<const std::int32_t> ids(&token, 1);
+  prepare_call(ids);
+  if (!model_->backend().has_steps()) {
+    run(ids, {});
+    return logits_;
+  }
+  ++revision_;
+  pending_ = token;
+  try {
+    compute_pending();
+  } catch (...) {
+    pending_.reset();  // the caller's token is part of the sequence once it is computed
+    throw;
+  }
+  return fetched_logits();
+}
 
 std::uint64_t Session::begin_generation() {
   const Entry entry(*this);

@@ -84,6 +84,7 @@ class Session {
   class Entry;  // holds the session for one call
   class Reading;
 
+  void prepare_call(std::span<const std::int32_t> ids);
   void check_ids(std::span<const std::int32_t> ids) const;
   void check_usable() const;
   void check_room(std::int64_t count) const;

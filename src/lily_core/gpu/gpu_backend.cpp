@@ -141,12 +141,7 @@ void GpuBackend::head(std::int64_t row, std::span<float> logits) {
   if (row + 1 != static_cast<std::int64_t>(chunk_.ids.size()) || row < chunk_.first_needed_row) {
     throw Error(ErrorKind::backend, "the GPU engine computes the logits of a chunk's last row only");
   }
-  if (chunk_.ids.size() == 1) {
-    state.set_position(chunk_.begin);
-    static_cast<void>(step(state, chunk_.ids.front(), std::nullopt));
-  } else {
-    run_prefill(ChunkEnd::logits);
-  }
+  run_prefill(ChunkEnd::logits);
   state.read_logits(logits);
 }
 

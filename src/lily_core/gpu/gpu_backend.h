@@ -51,6 +51,7 @@ class GpuBackend final : public Backend {
   void head(std::int64_t row, std::span<float> logits) override;
   void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
              std::span<std::int32_t> argmax) override;
+  [[nodiscard]] bool has_steps() const override { return true; }
   [[nodiscard]] bool picks_tokens() const override { return options_.token_handoff; }
   void begin_step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice) override;
   std::optional<std::int32_t> step(SessionState& state, std::int32_t token,
