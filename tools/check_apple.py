@@ -11,6 +11,7 @@ The C and C++ headers of macOS come with ziglang (`pip install ziglang`), as doe
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import os
 import re
@@ -221,6 +222,27 @@ MISTAKES = [
         "queue_",
     ),
     Mistake(
+        "an object passed as memory without a bridge",
+        "pipeline.mm",
+        "setConstantValue:&value",
+        "setConstantValue:values",
+        "bridged cast",
+    ),
+    Mistake(
+        "a newer class without @available",
+        "residency.mm",
+        "API_AVAILABLE(macos(15.0)) id<MTLResidencySet> _Nullable make_set",
+        "id<MTLResidencySet> _Nullable make_set",
+        "macOS 15",
+    ),
+    Mistake(
+        "a nullable result returned where nil may not be",
+        "queue.mm",
+        'if (event == nil) throw Error(ErrorKind::backend, "Metal made no shared event");',
+        "",
+        "null",
+    ),
+    Mistake(
         "a property that does not exist",
         "queue.mm",
         "commands.GPUEndTime",
@@ -301,50 +323,84 @@ def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
     if failures:
         raise CheckError("".join(failures))
     module = folder / "_core.abi3.so"
-    link = [*zig, "-shared", "-Wl,-undefined,dynamic_lookup", *map(str, objects), "-o", str(module)]
-    if problem := run_in(link, environment):
+    link = [*zig, "-shared", "-Wl,-undefined,dynamic_lookup", "-o", str(module)]
+    if problem := run_in([*link, *map(str, objects)], environment):
         raise CheckError(problem)
     check_module(module)
+    # The seeded mistake: without this file, something that others call is missing.
+    spoilt = [str(path) for path in objects if path.name != "device-metal-submission.cpp.o"]
+    if problem := run_in([*link, *spoilt], environment):
+        raise CheckError(problem)
+    missing = [name for name in read_mach_o(module.read_bytes()).undefined if "Submission" in name]
+    if not missing or not module_problems(read_mach_o(module.read_bytes()), ("/usr/lib/",)):
+        raise CheckError("a module that lacks a function passes as good")
 
 
 def run_in(command: Sequence[str], environment: dict[str, str]) -> str:
     """What a command that failed said, else nothing."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    return "" if done.returncode == 0 else f"{command[-3]}: {done.stdout}{done.stderr}\n"
+    return "" if done.returncode == 0 else f"{' '.join(command)[-200:]}: {done.stdout}{done.stderr}\n"
 
 
 def check_module(module: Path) -> None:
     """minos is the deployment target, and no symbol is undefined that macOS or Python would not have."""
     data = module.read_bytes()
-    minimum, libraries, undefined = read_mach_o(data)
-    if minimum != TARGET:
-        raise CheckError(f"{module.name} needs macOS {minimum}, not {TARGET}")
-    foreign = [name for name in libraries if not name.startswith("/usr/lib/")]
-    if foreign:
-        raise CheckError(f"{module.name} links {', '.join(foreign)}")
-    unknown = [name for name in undefined if not re.match(r"^_Py|^__Py", name) and not OBJECTIVE_C.match(name)]
-    if unknown:
-        raise CheckError(f"{module.name} has undefined symbols: {', '.join(unknown)}")
-    print(
-        f"the module links for macOS {minimum}: {len(data):,} bytes; left to Python and Apple: {len(undefined)} symbols"
-    )
+    if problems := module_problems(read_mach_o(data), ("/usr/lib/",)):
+        raise CheckError(f"{module.name} {'; '.join(problems)}")
+    undefined = len(read_mach_o(data).undefined)
+    print(f"the module links for macOS {TARGET}: {len(data):,} bytes; left to Python and Apple: {undefined} symbols")
 
 
-def read_mach_o(data: bytes) -> tuple[str, list[str], list[str]]:
-    """Minimum system version, linked libraries, and symbols that are looked up in no particular library."""
+def module_problems(module: MachO, libraries: tuple[str, ...]) -> list[str]:
+    """What is wrong with a module that may link libraries with these beginnings."""
+    problems = [] if module.minimum == TARGET else [f"needs macOS {module.minimum}, not {TARGET}"]
+    problems += [f"links {name}" for name in module.libraries if not name.startswith(libraries)]
+    problems += [f"searches {path} for libraries" for path in module.run_paths]
+    unknown = [name for name in module.undefined if not re.match(r"^_Py|^__Py", name) and not OBJECTIVE_C.match(name)]
+    problems += [f"has undefined symbols: {', '.join(unknown)}"] if unknown else []
+    strong = newer_classes() & module.strong_classes
+    return problems + [f"would not load on macOS {TARGET}: it needs the class {name}" for name in sorted(strong)]
+
+
+def newer_classes() -> set[str]:
+    """Classes of the declarations that the deployment target's system does not have."""
+    text = (DECLARATIONS / "Metal" / "Metal.h").read_text()
+    found = re.findall(r"API_AVAILABLE\(macos\((\d+)\.\d+\)\)\n@interface (\w+)", text)
+    return {name for version, name in found if int(version) > int(TARGET.partition(".")[0])}
+
+
+@dataclass(frozen=True)
+class MachO:
+    """What a Mach-O of arm64 asks of the system that loads it."""
+
+    minimum: str  # system version
+    libraries: list[str]
+    run_paths: list[str]
+    undefined: list[str]  # symbols that are looked up in no particular library
+    strong_classes: set[str]  # of Objective-C, without which it does not load
+
+
+def read_mach_o(data: bytes) -> MachO:
+    """Reads load commands and symbols."""
     magic, cpu, _, _, commands, *_ = struct.unpack_from("<8I", data)
     if (magic, cpu) != (0xFEEDFACF, 0x0100000C):
         raise CheckError("not a 64-bit Mach-O for arm64")
-    minimum, libraries, undefined = "unknown", [], []
+    module = MachO("unknown", [], [], [], set())
     for command, offset in load_commands(data, commands):
         if command == 0x32:  # LC_BUILD_VERSION
             version = struct.unpack_from("<I", data, offset + 12)[0]
-            minimum = f"{version >> 16}.{version >> 8 & 255}"
+            module = dataclasses.replace(module, minimum=f"{version >> 16}.{version >> 8 & 255}")
         elif command & 0x7FFFFFFF in (0xC, 0x18):  # LC_LOAD_DYLIB, LC_LOAD_WEAK_DYLIB
-            libraries.append(text_at(data, offset + struct.unpack_from("<I", data, offset + 8)[0]))
+            module.libraries.append(text_at(data, offset + struct.unpack_from("<I", data, offset + 8)[0]))
+        elif command == 0x8000001C:  # LC_RPATH
+            module.run_paths.append(text_at(data, offset + struct.unpack_from("<I", data, offset + 8)[0]))
         elif command == 0x2:  # LC_SYMTAB
-            undefined = list(dynamic_symbols(data, offset))
-    return minimum, libraries, undefined
+            for name, library, is_weak in undefined_symbols(data, offset):
+                if library in (0, 0xFE):  # none, as the linkers write it
+                    module.undefined.append(name)
+                if name.startswith("_OBJC_CLASS_$_") and not is_weak:
+                    module.strong_classes.add(name.removeprefix("_OBJC_CLASS_$_"))
+    return module
 
 
 def load_commands(data: bytes, count: int) -> Iterator[tuple[int, int]]:
@@ -356,14 +412,13 @@ def load_commands(data: bytes, count: int) -> Iterator[tuple[int, int]]:
         offset += size
 
 
-def dynamic_symbols(data: bytes, offset: int) -> Iterator[str]:
-    """Undefined symbols of which the linker knew no library."""
+def undefined_symbols(data: bytes, offset: int) -> Iterator[tuple[str, int, bool]]:
+    """Name, number of the library, and whether the system may lack it."""
     table, count, strings, _ = struct.unpack_from("<4I", data, offset + 8)
     for index in range(count):
         name, kind, _, description, _ = struct.unpack_from("<IBBHQ", data, table + 16 * index)
-        is_undefined = kind & 0x0E == 0 and kind & 0x01 != 0 and kind & 0xE0 == 0
-        if is_undefined and description >> 8 in (0, 0xFE):  # no library, as the linkers write it
-            yield text_at(data, strings + name)
+        if kind & 0x0E == 0 and kind & 0x01 != 0 and kind & 0xE0 == 0:
+            yield text_at(data, strings + name), description >> 8, description & 0x40 != 0
 
 
 def text_at(data: bytes, offset: int) -> str:

@@ -13,10 +13,9 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from check_apple import read_mach_o
+from check_apple import module_problems, read_mach_o
 
 ROOT = Path(__file__).resolve().parent.parent
-DEPLOYMENT_TARGET = "14.0"
 TAGS = re.compile(
     r"-(cp312-abi3|cp310-cp310|cp311-cp311)-(macosx_14_0_arm64|manylinux\w*_(x86_64|aarch64)(\.manylinux\w+)*|linux_\w+)\.whl$"
 )
@@ -48,19 +47,42 @@ def wheel_problems(path: Path) -> list[str]:
             problems.append(f"its kernels differ from metal/: {sorted(packaged ^ kernel_files())}")
         needed = ["lily/py.typed", "lily/_core/__init__.pyi", "lily/data/lily-tiny/model.safetensors"]
         if not platform.startswith("macosx"):
-            needed += ["lily/_sim_kernels.so", "lily/_sim_kernels_checked.so"]
+            needed += ["lily/_sim_kernels.so", "lily/_sim_kernels_checked.so", "lily/_cuda_kernels/index.txt"]
         problems += [f"lacks {name}" for name in needed if name not in names]
+        problems += metadata_problems(archive, path.name)
         if platform.startswith("macosx"):
             problems += mach_o_problems(archive.read(modules[0]))
     return problems
 
 
+def metadata_problems(archive: zipfile.ZipFile, file_name: str) -> list[str]:
+    """What is wrong with the files that installers read."""
+    folder = "-".join(file_name.split("-")[:2]) + ".dist-info"
+    texts = {}
+    for name in ("WHEEL", "METADATA", "RECORD", "entry_points.txt"):
+        if f"{folder}/{name}" not in archive.namelist():
+            return [f"lacks {folder}/{name}"]
+        texts[name] = archive.read(f"{folder}/{name}").decode()
+    python, abi, platforms = file_name.removesuffix(".whl").split("-")[-3:]
+    tags = {f"{python}-{abi}-{platform}" for platform in platforms.split(".")}
+    problems = []
+    if set(re.findall(r"^Tag: (\S+)$", texts["WHEEL"], re.M)) != tags:
+        problems.append("its WHEEL file has other tags than its name")
+    if "Root-Is-Purelib: false" not in texts["WHEEL"]:
+        problems.append("its WHEEL file says that it has no native code")
+    if not re.search(r"^Requires-Python: >=3\.10$", texts["METADATA"], re.M):
+        problems.append("its METADATA does not ask for Python 3.10")
+    if not re.search(r"^lily\s*=\s*lily\.cli:main$", texts["entry_points.txt"], re.M):
+        problems.append("it has no command lily")
+    recorded = {line.partition(",")[0] for line in texts["RECORD"].splitlines()}
+    unrecorded = [name for name in archive.namelist() if not name.endswith("/") and name not in recorded]
+    return problems + [f"its RECORD lacks {name}" for name in unrecorded]
+
+
 def mach_o_problems(data: bytes) -> list[str]:
     """What is wrong with the module of a wheel for macOS."""
-    minimum, libraries, _ = read_mach_o(data)
-    problems = [] if minimum == DEPLOYMENT_TARGET else [f"its module needs macOS {minimum}, not {DEPLOYMENT_TARGET}"]
     allowed = [f"/System/Library/Frameworks/{name}.framework/" for name in FRAMEWORKS] + ["/usr/lib/"]
-    return problems + [f"its module links {name}" for name in libraries if not name.startswith(tuple(allowed))]
+    return [f"its module {problem}" for problem in module_problems(read_mach_o(data), tuple(allowed))]
 
 
 def sdist_problems(path: Path) -> list[str]:
@@ -70,6 +92,7 @@ def sdist_problems(path: Path) -> list[str]:
     needed = {f"metal/{name}" for name in kernel_files()}
     needed |= {"CMakeLists.txt", "cmake/metal.cmake", "src/lily_core/device/metal.mm", "pyproject.toml", "LICENSE"}
     needed |= {"tools/msl/__main__.py"}  # the sim device is built with it
+    needed |= {"src/lily_core/device/metal/queue.mm", "python/lily/data/lily-tiny/model.safetensors", "README.md"}
     return [f"lacks {name}" for name in sorted(needed - names)]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from lily import _core
 from lily._version import __version__
 from lily.engine_options import available_backends, choose_backend
+from lily.errors import LilyError
 
 __all__ = ["Diagnosis", "MetalDiagnosis", "diagnose"]
 
@@ -58,6 +59,7 @@ class Diagnosis:
     chosen: str
     reason: str
     metal: MetalDiagnosis
+    cuda_missing: str  # why no NVIDIA GPU can be used, empty where one can
     metal_sources: str  # the folder of the kernels' sources
     metal_files: int
     environment: dict[str, str]  # variables of Lily that are set
@@ -76,6 +78,8 @@ class Diagnosis:
             ("CPU kernels", ", ".join(self.instruction_sets)),
             ("Metal", f"not usable: {metal.missing}" if metal.missing else f"{metal.device}, {metal.system}"),
         ]
+        if not metal.device:
+            rows.append(("CUDA", f"not usable: {self.cuda_missing}" if self.cuda_missing else "usable"))
         if metal.device:
             rows += [
                 ("GPU", f"family {metal.family}, architecture {metal.architecture}, "
@@ -87,8 +91,9 @@ class Diagnosis:
                                 f"{_gibibytes(metal.buffer_bytes)}"),
                 ("residency sets", "yes" if metal.residency_sets else "no: they need macOS 15"),
             ]  # fmt: skip
+        files = f"{self.metal_files} files" if self.metal_files else "none (install Lily, or set LILY_METAL_SOURCES)"
         rows += [
-            ("Metal sources", f"{self.metal_files} files in {self.metal_sources}"
+            ("Metal sources", f"{files} in {self.metal_sources}"
                               + (f", {metal.kernels} kernels" if metal.kernels else "")),
             ("backends", ", ".join(self.backends)),
             ("would be used", f"{self.chosen}: {self.reason}"),
@@ -116,6 +121,7 @@ def diagnose() -> Diagnosis:
         chosen=chosen,
         reason=_reason(chosen, metal),
         metal=metal,
+        cuda_missing="" if "cuda" in backends else _missing_cuda(),
         metal_sources=str(sources),
         metal_files=len(list(sources.glob("*.metal"))) if sources.is_dir() else 0,
         environment={name: value for name, value in sorted(os.environ.items()) if name.startswith("LILY_")},
@@ -124,14 +130,24 @@ def diagnose() -> Diagnosis:
 
 def _system() -> str:
     if sys.platform == "darwin":
-        return f"macOS {platform.mac_ver()[0]}, {platform.machine()}"
+        # A Python that was built for an older macOS is told an older version by the system; its tools are not.
+        version = _output("/usr/bin/sw_vers", "-productVersion") or platform.mac_ver()[0]
+        build = _output("/usr/bin/sw_vers", "-buildVersion") or "unknown"
+        return f"macOS {version} (build {build}), {platform.machine()}"
     return f"{platform.system()} {platform.release()}, {platform.machine()}"
+
+
+def _output(*command: str) -> str:
+    """What a command of the system writes, empty where there is no such command."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _chip() -> str:
     if sys.platform == "darwin":
-        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+        return _output("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string") or "unknown"
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -160,6 +176,15 @@ def _missing_build() -> str:
     if platform.machine() != "arm64":
         return "it needs Apple Silicon; this Python runs on (or is translated from) Intel"
     return "this build was made without it (LILY_METAL=OFF); install Lily from its wheel"
+
+
+def _missing_cuda() -> str:
+    """Why this machine has no CUDA for Lily. Only asked for where there is no GPU: it would be opened."""
+    try:
+        _core.device.open("cuda")
+    except LilyError as error:
+        return str(error).removeprefix("the cuda device: ")
+    return "it was not there a moment ago"
 
 
 def _reason(chosen: str, metal: MetalDiagnosis) -> str:

@@ -48,6 +48,10 @@ __all__ = ["Model"]
 logger = logging.getLogger("lily")
 
 
+def _no_progress(done: int, total: int) -> None:
+    """Called so that Python can notice Ctrl-C while kernels are compiled."""
+
+
 class Model:
     """Weights mapped in place and the backend that runs them. Made by `Model.load`.
 
@@ -179,8 +183,7 @@ class Model:
             kv_cache_type=kv_cache_type,
             memory_limit=memory_limit,
         )
-        if callable(progress):
-            engine_options.compile_progress = partial(progress, COMPILING)
+        engine_options.compile_progress = partial(progress, COMPILING) if callable(progress) else _no_progress
         native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), engine_options)
         logger.info(
             "loaded %s in %.0f ms: %s",

@@ -412,6 +412,18 @@ void test_heartbeat_in_a_forked_child() {
   expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended by itself");
 }
 
+// A user without a folder for caches: nothing is written, least of all where the process happens to stand.
+void test_verdicts_without_a_file() {
+  const Folder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  const VerdictCache cache{fs::path()};
+  cache.store("key", {true, "reason"});
+  const bool is_clean = fs::is_empty(folder.path());
+  fs::current_path(before);
+  expect(is_clean && !cache.find("key").has_value(), "no file, no verdict");
+}
+
 // -- tensor operations -----------------------------------------------------------------------------------------------
 
 class FakeProbe final : public TensorProbe {
@@ -491,6 +503,7 @@ void test_interrupted_self_test() {
   } probe(cache);
   expect(decide_tensor(probe, TensorSwitch::automatic, cache, "key").enabled, "the test ends well");
   expect(probe.seen.has_value() && !probe.seen->enabled, "off until the test has ended");
+  expect(contains(probe.seen->reason, "delete " + (folder.path() / "verdicts").string()), "and how it is run again");
   std::ofstream(folder.path() / "verdicts") << "no tabs\nkey\tmaybe\tx\n";
   expect(!cache.find("key").has_value(), "lines of another form count for nothing");
   expect(parse_tensor_switch(nullptr) == TensorSwitch::automatic && parse_tensor_switch("1") == TensorSwitch::on &&
@@ -521,6 +534,7 @@ int main() {
       {"heartbeat in a forked child", test_heartbeat_in_a_forked_child},
       {"order of detection", test_order_of_detection},
       {"interrupted self-test", test_interrupted_self_test},
+      {"verdicts without a file", test_verdicts_without_a_file},
   };
   int failures = 0;
   for (const auto& [name, test] : tests) {

@@ -6,11 +6,12 @@ import json
 import os
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 
 import lily
-from lily import _core
+from lily import _core, doctor
 from lily.cli import main
 from lily.doctor import MetalDiagnosis, diagnose
 
@@ -34,6 +35,25 @@ def test_what_is_missing_elsewhere() -> None:
     diagnosis = diagnose()
     assert "macOS 14" in diagnosis.metal.missing and platform.system() in diagnosis.metal.missing
     assert "not usable" in str(diagnosis) and diagnosis.chosen != "metal"
+    assert bool(diagnosis.cuda_missing) != ("cuda" in diagnosis.backends)
+    assert ("CUDA" in str(diagnosis)) and (diagnosis.cuda_missing in str(diagnosis))
+
+
+def test_a_mac_tells_the_systems_version_not_the_one_for_old_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("16.2", ("", "", ""), "arm64"))
+    texts = {"-productVersion": "26.2", "-buildVersion": "25C56", "machdep.cpu.brand_string": "Apple M5"}
+    monkeypatch.setattr("lily.doctor._output", lambda *command: texts[command[-1]])
+    assert doctor._system().startswith("macOS 26.2 (build 25C56)") and doctor._chip() == "Apple M5"
+    monkeypatch.setattr("lily.doctor._output", lambda *command: "")
+    assert doctor._system().startswith("macOS 16.2 (build unknown)")
+
+
+def test_sources_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LILY_METAL_SOURCES", str(tmp_path))
+    assert f"none (install Lily, or set LILY_METAL_SOURCES) in {tmp_path}" in str(diagnose())
+    (tmp_path / "a.metal").write_text("")
+    assert f"1 files in {tmp_path}" in str(diagnose())
 
 
 class Facts:

@@ -266,8 +266,11 @@ def test_loading_tells_how_far_compiling_is(small_checkpoint: Path, monkeypatch:
     told: list[tuple[str, int, int]] = []
     with lily.Model.load(small_checkpoint, backend="sim", progress=lambda *what: told.append(what)):
         assert told[-1] == ("compiling kernels", device.compiled_ahead, device.compiled_ahead)
-    with lily.Model.load(small_checkpoint, backend="sim", progress=False):
-        pass
+    for quiet in (False, None):  # signals are still seen while it compiles
+        seen = []
+        monkeypatch.setattr("lily.model._no_progress", lambda done, total, seen=seen: seen.append(done))
+        with lily.Model.load(small_checkpoint, backend="sim", progress=quiet):
+            assert seen[-1] == device.compiled_ahead
 
 
 def test_bars_count_kernels_in_pieces_and_downloads_in_bytes() -> None:

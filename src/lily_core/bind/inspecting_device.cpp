@@ -101,6 +101,10 @@ class InspectingDevice final : public device::Device {
     if (found == nullptr) found = std::make_unique<ShownPipeline>(inner, constants);
     return *found;
   }
+  [[nodiscard]] bool compiles_ahead() const override { return inner_->compiles_ahead(); }
+  void compile(std::span<const device::PipelineRequest> requests, const device::CompileProgress& progress) override {
+    inner_->compile(requests, progress);
+  }
   [[nodiscard]] std::unique_ptr<device::Ticket> submit(std::span<const device::Stage> stages) override {
     device::PassResult result;
     for (const device::Stage& stage : stages) {

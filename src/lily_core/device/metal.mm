@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -27,6 +28,13 @@ id<MTLCommandQueue> make_queue(id<MTLDevice> device) {
   if (queue == nil) throw Error(ErrorKind::backend, "Metal made no command queue");
   queue.label = @"Lily";
   return queue;
+}
+
+// What Metal recommends to hold, without what this process holds already, in other models say.
+std::uint64_t room_of(id<MTLDevice> device) {
+  const std::uint64_t recommended = device.recommendedMaxWorkingSetSize;
+  const std::uint64_t held = device.currentAllocatedSize;
+  return recommended > held ? recommended - held : 1;
 }
 
 std::string pipeline_key(const std::string& kernel, std::span<const FunctionConstant> constants) {
@@ -70,7 +78,7 @@ MetalDevice::MetalDevice(id<MTLDevice> device)
       queue_(make_queue(device)),
       sources_(packaged_sources()),
       budget_(std::make_shared<MemoryBudget>(
-          MemoryLimits{.working_set = device.recommendedMaxWorkingSetSize,
+          MemoryLimits{.working_set = room_of(device),
                        .buffer = device.maxBufferLength,
                        .machine = NSProcessInfo.processInfo.physicalMemory})),
       residency_(make_residency(device, queue_)),
@@ -199,7 +207,7 @@ std::optional<MetalFacts> metal_facts() {
       const metal::TensorVerdict& verdict = device.tensor_verdict();
       facts.tensor_gemm = verdict.enabled;
       facts.tensor_reason = verdict.reason;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       facts.problem = error.what();
     }
     return facts;

@@ -139,7 +139,8 @@ SourceBundle::SourceBundle(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() == ".metal") files.push_back(entry.path());
   }
-  if (files.empty()) refuse("there are none in " + folder.string() + "; install Lily again");
+  if (files.empty())
+    refuse("there are none in " + folder.string() + "; install Lily again, or unset LILY_METAL_SOURCES if it is set");
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
     Joiner joiner(folder);

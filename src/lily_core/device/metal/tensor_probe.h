@@ -33,7 +33,7 @@ class MachineTensorProbe final : public TensorProbe {
   const SourceBundle& sources_;
 };
 
-// In the user's folder for caches.
+// In the user's folder for caches; empty for a user who has none.
 [[nodiscard]] std::filesystem::path verdict_file();
 
 }  // namespace lily::device::metal

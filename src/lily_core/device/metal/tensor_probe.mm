@@ -49,8 +49,8 @@ std::string MachineTensorProbe::cache_key() const {
 std::filesystem::path verdict_file() {
   NSArray<NSString*>* folders = NSSearchPathForDirectoriesInDomains(NSCachesDirectory, NSUserDomainMask, YES);
   const std::string folder = text_of(folders.firstObject);
-  const std::filesystem::path base = folder.empty() ? std::filesystem::path("/tmp") : std::filesystem::path(folder);
-  return base / "lily" / "metal-tensor-verdicts";
+  if (folder.empty()) return {};
+  return std::filesystem::path(folder) / "lily" / "metal-tensor-verdicts";
 }
 
 }  // namespace lily::device::metal

@@ -14,7 +14,8 @@
 namespace lily::device::metal {
 namespace {
 
-constexpr const char* kUnfinished = "the self-test did not come to an end when it was first run here";
+constexpr const char* kUnfinished =
+    "the self-test did not come to an end when it was first run here; to run it again, delete ";
 
 std::string one_line(std::string text) {
   std::replace_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
@@ -49,7 +50,7 @@ std::string outcome_of(Probe&& probe) {
 
 TensorVerdict test(TensorProbe& probe, const VerdictCache& cache, const std::string& key) {
   // Should the test take the process with it, the next one must not try again.
-  cache.store(key, {false, kUnfinished});
+  cache.store(key, {false, kUnfinished + cache.file().string()});
   const std::string difference = outcome_of([&] { return probe.self_test(); });
   const TensorVerdict verdict = difference.empty() ? TensorVerdict{true, "the self-test agrees with the other kernels"}
                                                    : TensorVerdict{false, "the self-test differs: " + difference};
@@ -75,6 +76,7 @@ std::optional<TensorVerdict> VerdictCache::find(const std::string& key) const {
 }
 
 void VerdictCache::store(const std::string& key, const TensorVerdict& verdict) const {
+  if (file_.empty()) return;
   auto verdicts = read_all(file_);
   verdicts[one_line(key)] = {verdict.enabled, one_line(verdict.reason)};
   std::error_code ignored;

@@ -34,12 +34,14 @@ class TensorProbe {
   [[nodiscard]] virtual std::string self_test() = 0;
 };
 
-// Verdicts by key in a small file. A file that cannot be read or written costs time, nothing else.
+// Verdicts by key in a small file. A file that cannot be read or written costs time, nothing else; nor does an empty
+// path.
 class VerdictCache {
  public:
   explicit VerdictCache(std::filesystem::path file) : file_(std::move(file)) {}
   [[nodiscard]] std::optional<TensorVerdict> find(const std::string& key) const;
   void store(const std::string& key, const TensorVerdict& verdict) const;
+  [[nodiscard]] const std::filesystem::path& file() const { return file_; }
 
  private:
   std::filesystem::path file_;

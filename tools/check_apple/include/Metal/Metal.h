@@ -242,6 +242,7 @@ API_AVAILABLE(macos(14.0))
 @property(readonly) BOOL hasUnifiedMemory API_AVAILABLE(macos(10.15));
 @property(readonly) uint64_t recommendedMaxWorkingSetSize API_AVAILABLE(macos(10.12));
 @property(readonly) NSUInteger maxBufferLength API_AVAILABLE(macos(10.14));
+@property(readonly) NSUInteger currentAllocatedSize API_AVAILABLE(macos(10.13));
 - (BOOL)supportsFamily:(MTLGPUFamily)gpuFamily API_AVAILABLE(macos(10.15));
 - (nullable id<MTLCommandQueue>)newCommandQueue;
 - (nullable id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options;
