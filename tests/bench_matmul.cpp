@@ -155,6 +155,8 @@ void multiply_slices(const KernelTable& kernels, const Matrix& matrix, MatmulArg
   for (std::int64_t row = next.fetch_add(kSlice); row < matrix.rows; row = next.fetch_add(kSlice)) {
     args.row_begin = row;
     args.row_end = std::min(row + kSlice, matrix.rows);
+    args.next_weight = &matrix;
+    args.next_row = args.row_end;
     (matrix.is_affine() ? kernels.matmul_affine : kernels.matmul_plain)(args);
   }
 }

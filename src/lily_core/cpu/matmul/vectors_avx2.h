@@ -15,9 +15,6 @@ struct Avx2 {
   using Int = __m256i;
   using Float = __m256;
   static constexpr int lanes = 8;
-  static constexpr int few_rows = 2;
-  static constexpr int block_rows = 6;
-  static constexpr int block_vectors = 1;
   static constexpr int plain_outputs = 1;
 
   struct Sums {
@@ -129,54 +126,6 @@ struct Avx2 {
   }
 
   static Int total(const Sums& sums) { return _mm256_add_epi32(_mm256_slli_epi32(sums.high, 8), sums.low); }
-
-  enum class Nibble { whole, upper, lower };  // which part of a code byte is multiplied
-
-  // sums += codes * x over the steps of a group, 8 steps to an int16 sum.
-  template <Nibble Part, int Rows>
-  static void add_steps(const std::uint8_t* codes, const std::int8_t* const (&x)[Rows], std::int64_t column,
-                        std::int64_t columns, Int (&sums)[Rows][1]) {
-    for (std::int64_t begin = column; begin < column + columns; begin += 32) {
-      Int pairs[Rows];
-      unrolled<Rows>([&](auto r) { pairs[r] = _mm256_setzero_si256(); });
-#pragma GCC unroll 4
-      for (std::int64_t c = begin; c < begin + 32; c += 4) {
-        Int code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + c * kTileRows));
-        if constexpr (Part == Nibble::upper) code = high_nibbles(code);
-        if constexpr (Part == Nibble::lower) code = low_nibbles(code);
-        unrolled<Rows>([&](auto r) {
-          pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(code, broadcast_word(x[r] + c)));
-        });
-      }
-      unrolled<Rows>([&](auto r) { sums[r][0] = _mm256_add_epi32(sums[r][0], widen(pairs[r])); });
-    }
-  }
-
-  template <int Rows>
-  static void shift_left(Int (&sums)[Rows][1], int count) {
-    unrolled<Rows>([&](auto r) { sums[r][0] = _mm256_slli_epi32(sums[r][0], count); });
-  }
-
-  // Horner's rule over the halves of x, and over the nibbles of 8-bit codes.
-  template <int Bits, int Rows, int Vectors>
-  static void group_sums(const std::uint8_t* const (&codes)[Vectors], const BlockInput<Rows>& input,
-                         std::int64_t column, std::int64_t columns, Int (&sums)[Rows][Vectors]) {
-    static_assert(Vectors == 1);
-    unrolled<Rows>([&](auto r) { sums[r][0] = _mm256_setzero_si256(); });
-    if constexpr (Bits == 4) {
-      add_steps<Nibble::whole, Rows>(codes[0], input.high, column, columns, sums);
-      shift_left(sums, 8);
-      add_steps<Nibble::whole, Rows>(codes[0], input.low, column, columns, sums);
-    } else {
-      add_steps<Nibble::upper, Rows>(codes[0], input.high, column, columns, sums);
-      shift_left(sums, 4);
-      add_steps<Nibble::lower, Rows>(codes[0], input.high, column, columns, sums);
-      shift_left(sums, 4);
-      add_steps<Nibble::upper, Rows>(codes[0], input.low, column, columns, sums);
-      shift_left(sums, 4);
-      add_steps<Nibble::lower, Rows>(codes[0], input.low, column, columns, sums);
-    }
-  }
 };
 
 }  // namespace
