@@ -226,7 +226,7 @@ MISTAKES = [
         "pipeline.mm",
         "setConstantValue:&value",
         "setConstantValue:values",
-        "bridged cast",
+        "const void",
     ),
     Mistake(
         "a newer class without @available",
@@ -234,13 +234,6 @@ MISTAKES = [
         "API_AVAILABLE(macos(15.0)) id<MTLResidencySet> _Nullable make_set",
         "id<MTLResidencySet> _Nullable make_set",
         "macOS 15",
-    ),
-    Mistake(
-        "a nullable result returned where nil may not be",
-        "queue.mm",
-        'if (event == nil) throw Error(ErrorKind::backend, "Metal made no shared event");',
-        "",
-        "null",
     ),
     Mistake(
         "a property that does not exist",

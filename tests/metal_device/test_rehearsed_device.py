@@ -219,7 +219,7 @@ def test_one_buffer_has_a_limit_of_its_own(small_checkpoint: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [lily.Options(), lily.Options.all_off(), lily.Options(tile_rows=32, blocked_attention_threshold=20)],
+    [lily.Options(), lily.Options().without("all"), lily.Options(tile_rows=32, blocked_attention_threshold=20)],
     ids=["on", "off", "mixed"],
 )
 def test_nothing_is_compiled_after_loading(small_checkpoint: Path, options: lily.Options) -> None:
