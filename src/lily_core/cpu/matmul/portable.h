@@ -10,6 +10,7 @@ namespace lily::cpu {
 namespace {
 
 inline constexpr int kPortableRows = 8;
+inline constexpr std::int64_t kPortableAheadBytes = 192;  // of each weight row; they are read a group at a time
 
 template <int Size>
 inline std::int32_t dot(const std::int16_t* a, const std::int16_t* b) {
@@ -37,12 +38,15 @@ inline void widen_codes(const std::byte* row, std::int16_t* codes) {
 inline void join_halves(const QuantizedRows& x, std::int64_t row, std::int16_t* out) {
   const std::int8_t* high = x.high + row * x.stride;
   const std::int8_t* low = x.low + row * x.stride;
-  for (std::int64_t begin = 0; begin < x.columns; begin += 32) {
+  for (std::int64_t k = 0; k < x.columns; ++k) out[k] = static_cast<std::int16_t>(256 * high[k] + low[k]);
+  if (x.order == ColumnOrder::natural) return;
+  constexpr std::size_t quad = 4 * sizeof(std::int16_t);  // the low nibbles of a word of codes, or its high ones
+  for (std::int64_t k = 0; k < x.columns; k += 32) {
     std::int16_t values[32];
-    for (int i = 0; i < 32; ++i) values[i] = static_cast<std::int16_t>(256 * high[begin + i] + low[begin + i]);
-    for (int i = 0; i < 32; ++i) {
-      const int byte = i % 16;
-      out[begin + i] = values[x.order == ColumnOrder::natural ? i : byte / 4 * 8 + byte % 4 + i / 16 * 4];
+    std::memcpy(values, out + k, sizeof values);
+    for (int word = 0; word < 4; ++word) {
+      std::memcpy(out + k + 4 * word, values + 8 * word, quad);
+      std::memcpy(out + k + 16 + 4 * word, values + 8 * word + 4, quad);
     }
   }
 }
@@ -65,22 +69,26 @@ struct PortableBlock {
     for (std::int64_t g = 0; g < groups; ++g) {
       float weight_scales[kTileRows] = {};
       float weight_biases[kTileRows] = {};
-      float totals[kPortableRows][kTileRows] = {};
+      std::int32_t sums_of_group[kPortableRows][kTileRows] = {};
       for (int n = 0; n < count; ++n) {
         weight_scales[n] = load_element(weight.scales, weight.element_type, (row + n) * groups + g);
         weight_biases[n] = load_element(weight.biases, weight.element_type, (row + n) * groups + g);
+        const std::byte* at = weight.weight + ((row + n) * groups + g) * (Size * Bits / 8);
+        __builtin_prefetch(at + kPortableAheadBytes);
         std::int16_t codes[Size];
-        widen_codes<Bits, Size>(weight.weight + ((row + n) * groups + g) * (Size * Bits / 8), codes);
+        widen_codes<Bits, Size>(at, codes);
         for (int r = 0; r < rows; ++r) {
-          totals[r][n] = static_cast<float>(dot<Size>(codes, q + r * weight.columns + g * Size));
+          sums_of_group[r][n] = dot<Size>(codes, q + r * weight.columns + g * Size);
         }
       }
       for (int r = 0; r < rows; ++r) {
+        float totals[kTileRows];
         float factors[kTileRows];
         float x_sums[kTileRows];
+        for (int n = 0; n < kTileRows; ++n) totals[n] = static_cast<float>(sums_of_group[r][n]);
         for (int n = 0; n < kTileRows; ++n) factors[n] = weight_scales[n] * scales[r][g];
         for (int n = 0; n < kTileRows; ++n) x_sums[n] = sums[r][g];
-        fused_multiply_add(totals[r], factors, y[r]);
+        fused_multiply_add(totals, factors, y[r]);
         fused_multiply_add(weight_biases, x_sums, y[r]);
       }
     }
