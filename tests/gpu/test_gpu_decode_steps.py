@@ -245,6 +245,47 @@ def test_memory_that_runs_out_is_an_error_and_the_session_goes_on(
         assert np.array_equal(got, session.prefill(long))
 
 
+@pytest.mark.parametrize("whole_prompt", [True, False])
+def test_a_cache_that_could_not_move_is_the_one_from_before(
+    device: Any, late: lily.Model, model: lily.Model, whole_prompt: bool
+) -> None:
+    prompt, rest = random_ids(256, seed=6), random_ids(3, seed=7)  # the cache moves where it grows past 256 positions
+
+    def go_on(session: lily.Session) -> np.ndarray:
+        if whole_prompt:
+            return np.array(session.prefill(rest))
+        return np.array([session.decode(token) for token in rest])
+
+    with late.session() as session:
+        session.prefill(prompt)
+        device.failing_from = device.submitted  # the pass that copies keys and values
+        with pytest.raises(BackendError, match="injected failure"):
+            go_on(session)
+        device.failing_from = 1 << 60
+        assert session.tokens == prompt
+        got = go_on(session)
+    with model.session() as session:
+        session.prefill(prompt)
+        assert np.array_equal(got, go_on(session))
+
+
+def test_a_cache_that_cannot_move_for_the_step_ahead_loses_nothing(
+    device: Any, late: lily.Model, model: lily.Model
+) -> None:
+    prompt = random_ids(254, seed=6)  # the second token's step runs ahead into position 256
+    expected = stepwise(model, prompt, 6)
+    with late.session() as session:
+        session.prefill(prompt)
+        device.failing_from = device.submitted + 2
+        produced: list[int] = []
+        with pytest.raises(BackendError, match="injected failure"):
+            produced.extend(session.generate(6, sampling=GREEDY, stop_tokens=()))
+        device.failing_from = 1 << 60
+        produced += session.generate(6 - len(produced), sampling=GREEDY, stop_tokens=())
+        assert produced == expected
+        assert session.tokens == prompt + expected
+
+
 def test_closing_with_steps_in_flight_waits_for_them(device: Any, checkpoint: Path) -> None:
     with model_on(device, checkpoint) as late:
         session = late.session()

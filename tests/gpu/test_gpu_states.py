@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_helpers import random_ids
+from gpu_models import GPU_CONFIG
 
 import lily
 from lily.errors import CheckpointError, ConfigError
+from synthetic import write_checkpoint
 
 PROMPT = random_ids(66, seed=51)
 
@@ -46,6 +48,26 @@ def test_sessions_move_only_to_models_that_round_alike(
     unfused = lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("D4b"))
     with unfused as other, pytest.raises(CheckpointError, match="fuse_expert_outputs"):
         other.load_session(file)
+
+
+def test_a_session_without_tokens_is_saved_and_goes_on(model: lily.Model, tmp_path: Path) -> None:
+    with model.session() as session:
+        expected = np.array(session.prefill(PROMPT[:5]))
+        session.reset()
+        session.save(tmp_path / "after")
+    with model.session() as session:
+        session.save(tmp_path / "before")
+    for name in ("after", "before"):
+        with model.load_session(tmp_path / name) as session:
+            assert session.tokens == []
+            assert np.array_equal(session.prefill(PROMPT[:5]), expected)
+
+
+def test_a_chunk_fits_the_grids_of_every_device(tmp_path: Path) -> None:
+    config = {**GPU_CONFIG, "max_position_embeddings": 200_000}
+    long = write_checkpoint(tmp_path / "long", config, seed=3, group_size=32)
+    with lily.Model.load(long, backend="sim", prefill_chunk=150_000) as model:
+        assert model._open().options.prefill_chunk == 65_535  # threadgroups in y
 
 
 def test_an_ablation_goes_back_to_the_options_of_the_model(checkpoint: Path) -> None:
@@ -86,8 +108,24 @@ def test_options_of_another_backend_are_refused(checkpoint: Path, arguments: dic
         ({"mechanisms": ["P1"], "prompt": [0]}, "whole number"),
         ({"mechanisms": ["P1"], "prompt": ["8"]}, "whole number"),
         ({"mechanisms": ["P1"], "prompt": [8, 10_000_000]}, "10000000"),
+        ({"mechanisms": ["P1"], "prompt": 8}, "list of whole numbers"),
+        ({"mechanisms": ["D3"], "context": "8"}, "list of whole numbers"),
+        ({"decode": 0}, "decode must be a whole number"),
+        ({"decode": "2"}, "decode must be a whole number"),
+        ({"decode": 10_000_000, "context": [3]}, "decode must be a whole number from 1 to 4,094"),
+        ({"runs": 0}, "runs must be a whole number"),
+        ({"runs": None}, "runs must be a whole number"),
     ],
 )
 def test_arguments_of_an_ablation(model: lily.Model, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        lily.ablate(model, decode=1, runs=1, **arguments)  # type: ignore[arg-type]
+        lily.ablate(model, **{"decode": 1, "runs": 1, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [lily.Options().without("all"), lily.Options(tile_rows=64)])
+def test_a_mechanism_is_measured_on_and_off_whatever_the_model_was_loaded_with(
+    checkpoint: Path, given: lily.Options
+) -> None:
+    with lily.Model.load(checkpoint, backend="sim", options=given) as model:
+        rows = lily.ablate(model, mechanisms=["P2", "D4a"], prompt=[5], context=[3], decode=1, runs=1).rows
+    assert all(row.kernels[0] != row.kernels[1] for row in rows)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from lily import _core
 from lily.bench.engine import LilyEngine
-from lily.bench.errors import BenchError
 from lily.bench.samples import Samples
 from lily.errors import ConfigError
 from lily.options import MECHANISMS, Mechanism, Options
@@ -31,6 +30,7 @@ _LENGTHS: dict[str, tuple[int, ...]] = {
     "D7": (32768, 65536, 131072),
 }
 _OTHER_LENGTHS = (4096,)
+_MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,8 @@ def _ablate(
 ) -> Ablation:
     if model.backend == "cpu":
         raise ConfigError('the cpu backend has no switches to turn off; use backend="metal", "cuda" or "sim"')
+    _check_count("decode", decode, model.max_context - 2)
+    _check_count("runs", runs, _MOST_RUNS)
     cases = []
     for name, mechanism in mechanisms.items():
         given = prompt if mechanism.phase == "prefill" else context
@@ -190,17 +192,21 @@ def _ablate(
 
 
 def _check_lengths(phase: str, lengths: Sequence[int], limit: int) -> None:
+    if isinstance(lengths, str) or not isinstance(lengths, Sequence):
+        raise ConfigError(f"lengths for {phase} must be a list of whole numbers as [512], not {lengths!r}")
     for length in lengths:
-        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length < limit:
-            raise ConfigError(f"a length for {phase} must be a whole number from 1 to {limit - 1:,}, not {length!r}")
+        _check_count(f"a length for {phase}", length, limit - 1)
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
+        raise ConfigError(f"{what} must be a whole number from 1 to {most:,}, not {count!r}")
 
 
 class _Bench:
     """Runs one model under changing options."""
 
     def __init__(self, model: Model, decode: int, runs: int, report: Callable[[str], None]) -> None:
-        if decode < 1 or runs < 1:
-            raise BenchError("decode and runs must be at least 1")
         self._model = model
         self._decode = decode
         self._runs = runs
@@ -214,6 +220,9 @@ class _Bench:
         given = self._model._gpu_options
         threshold = min(given.blocked_attention_threshold, length)
         base = dataclasses.replace(given, blocked_attention_threshold=threshold)
+        if getattr(base, mechanism.field) == mechanism.off:  # the model was loaded without it
+            on: Any = getattr(Options(), mechanism.field)
+            base = dataclasses.replace(base, **{mechanism.field: on})
         sides = (base, base.without(name))
         engines = tuple(LilyEngine(self._model, self._model.config.vocab_size) for _ in sides)
         samples = (Samples(), Samples())

@@ -63,7 +63,7 @@ void GpuBackend::finish_step(GpuSessionState& state) {
 
 void GpuBackend::submit_step(GpuSessionState& state, std::optional<std::int32_t> token, std::uint32_t index,
                              std::int64_t position, const std::optional<DeviceChoice>& choice) {
-  move_caches(state.prepare(position, position + 1, index));
+  move_caches(state, state.prepare(position, position + 1, index));
   if (token) state.write_slots(index, *token, position, position);
   Step step{.token = token,
             .index = index,
@@ -88,7 +88,7 @@ std::shared_ptr<const PlannedPass> GpuBackend::plan_step(GpuSessionState& state,
   const AttentionSplit split = attention_split(config_, options_, position);
   StepPlan& cached = state.plans[index];
   if (cached.pass != nullptr && cached.options_revision == options_revision_ && cached.memory == memory &&
-      cached.split == split && cached.choice == choice) {
+      cached.capacity == state.cache_capacity() && cached.split == split && cached.choice == choice) {
     counters_.decode = cached.pass->report;
     return cached.pass;
   }
@@ -98,6 +98,7 @@ std::shared_ptr<const PlannedPass> GpuBackend::plan_step(GpuSessionState& state,
   auto planned = std::make_shared<PlannedPass>(plan_pass(pass, arena_, options_.concurrent_stages));
   memory.back() = arena_.buffer().get();
   cached = {.memory = std::move(memory),
+            .capacity = state.cache_capacity(),
             .options_revision = options_revision_,
             .split = split,
             .choice = choice,

@@ -19,7 +19,8 @@ namespace {
 constexpr std::int64_t kDefaultChunk = 2048;
 constexpr std::int64_t kFirstChunk = 512;  // until a chunk has been timed, where time matters
 constexpr std::int64_t kSmallestChunk = 64;
-constexpr double kPassSeconds = 0.5;  // systems end work of several seconds, and stutter before that
+constexpr std::int64_t kMostChunkRows = 65535;  // threadgroups in y: sim and CUDA take no more
+constexpr double kPassSeconds = 0.5;            // systems end work of several seconds, and stutter before that
 constexpr std::size_t kScoreRows = 32;
 
 void grow(device::Device& device, std::shared_ptr<device::Buffer>& buffer, std::uint64_t bytes, const char* label,
@@ -57,7 +58,7 @@ std::unique_ptr<Backend> make_backend(std::shared_ptr<device::Device> device, co
   require_shapes(config);
   options.gpu.validate();
   if (options.prefill_chunk == 0) options.prefill_chunk = kDefaultChunk;
-  options.prefill_chunk = std::min(options.prefill_chunk, options.max_context);
+  options.prefill_chunk = std::min({options.prefill_chunk, options.max_context, kMostChunkRows});
   options.threads = 1;
   options.cpu_isa = "none";
   options.kv_cache_type = "bfloat16";
@@ -174,7 +175,7 @@ void GpuBackend::run_prefill(ChunkEnd end) {
   state.abandon_steps();
   state.wait_for_abandoned();
   const std::uint32_t index = state.current();
-  move_caches(state.prepare(chunk_.begin, chunk_.begin + rows, index));
+  move_caches(state, state.prepare(chunk_.begin, chunk_.begin + rows, index));
   state.write_slots(index, 0, chunk_.begin, chunk_.begin + chunk_.first_needed_row);
   grow(*device_, ids_, 4ULL * chunk_.ids.size(), "prompt ids", device::BufferStorage::shared);
   std::memcpy(ids_->contents(), chunk_.ids.data(), 4 * chunk_.ids.size());
@@ -241,12 +242,17 @@ void GpuBackend::score_block(std::size_t first, std::span<const std::int32_t> ta
   }
 }
 
-void GpuBackend::move_caches(const CacheMove& move) {
+void GpuBackend::move_caches(GpuSessionState& state, const CacheMove& move) {
   if (move.copies.empty()) return;
-  Pass pass;
-  Encoder encoder(*device_, pass, options_, 0.0F);
-  for (const CacheCopy& copy : move.copies) encoder.copy_words(copy.from, copy.to);
-  run(plan_pass(pass, arena_, options_.concurrent_stages));
+  try {
+    Pass pass;
+    Encoder encoder(*device_, pass, options_, 0.0F);
+    for (const CacheCopy& copy : move.copies) encoder.copy_words(copy.from, copy.to);
+    run(plan_pass(pass, arena_, options_.concurrent_stages));
+  } catch (...) {
+    state.take_back(move);
+    throw;
+  }
 }
 
 double GpuBackend::run(const PlannedPass& pass) {

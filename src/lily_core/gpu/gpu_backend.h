@@ -90,7 +90,8 @@ class GpuBackend final : public Backend {
                                                              std::int64_t position,
                                                              const std::optional<DeviceChoice>& choice);
   void finish_step(GpuSessionState& state);
-  void move_caches(const CacheMove& move);
+  // After a failure the state has the caches from before.
+  void move_caches(GpuSessionState& state, const CacheMove& move);
   // Submits, waits and does the host's work; returns the seconds on the device. Throws Error(backend).
   double run(const PlannedPass& pass);
 

@@ -295,6 +295,7 @@ void GpuSessionState::export_tensor(std::size_t index, std::span<std::byte> out)
     recurrent_[current_]->buffer->read(offset, out);
     return;
   }
+  if (position_ == 0) return;  // there may be no cache yet
   // The cache is [kv_heads, capacity, head_dim], the tensor [positions, kv_heads, head_dim].
   const auto row = static_cast<std::size_t>(config_.head_dim * 2);
   const auto heads = static_cast<std::size_t>(config_.num_key_value_heads);
@@ -323,6 +324,7 @@ void GpuSessionState::import_tensor(std::size_t index, std::span<const std::byte
     recurrent_[current_]->buffer->write(offset, values);
     return;
   }
+  if (position_ == 0) return;
   const auto row = static_cast<std::size_t>(config_.head_dim * 2);
   const auto heads = static_cast<std::size_t>(config_.num_key_value_heads);
   const auto positions = static_cast<std::size_t>(position_);

@@ -34,6 +34,7 @@ struct CacheBuffers {
 // Planned passes of decode steps, one for each direction between the two copies of the state.
 struct StepPlan {
   std::vector<const void*> memory;  // what the plan names
+  std::uint32_t capacity = 0;       // of the caches: a grown one may lie where an older one was
   std::uint64_t options_revision = 0;
   AttentionSplit split;
   std::optional<DeviceChoice> choice;
@@ -80,9 +81,12 @@ class GpuSessionState final : public SessionState {
 
   // Makes room for positions [begin, end) and for a step from copy `index`. What is returned must be copied first.
   [[nodiscard]] CacheMove prepare(std::int64_t begin, std::int64_t end, std::uint32_t index);
+  // The copying failed: the caches from which it should have copied are the state's again.
+  void take_back(const CacheMove& move) { cache_ = move.from; }
   [[nodiscard]] StateViews views(std::uint32_t index, std::int64_t position) const;
   // Everything that views(index) names.
   [[nodiscard]] std::vector<std::shared_ptr<device::Buffer>> memory() const;
+  [[nodiscard]] std::uint32_t cache_capacity() const { return static_cast<std::uint32_t>(cache_->capacity); }
   [[nodiscard]] std::uint32_t current() const { return current_; }
   // The step from copy `index` is complete: the sequence now ends at `position`.
   void commit(std::uint32_t index, std::int64_t position);
