@@ -1,4 +1,4 @@
-"""Peers of lily bench: the protocol of the driver with engines made for the test, and rounds that alternate with them."""
+"""Peers of lily bench: the driver's protocol with engines made for the test, and rounds that alternate with them."""
 
 import json
 import sys
