@@ -1,4 +1,4 @@
-"""Profiles Lily's kernels on an NVIDIA GPU: time and memory traffic of a decode step or a prompt chunk, by kernel.
+"""Profiles Lily's kernels on an NVIDIA GPU: time and memory traffic of a decode step or a prompt chunk, by kernel and grid.
 
     python tools/profile_cuda.py MODEL [--context N] [--rows N] [--bandwidth TB/s] [--json FILE]
 
@@ -14,6 +14,7 @@ import argparse
 import csv
 import ctypes
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def wall_seconds(given: argparse.Namespace) -> float:
 
 
 def profile(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Launches, seconds and bytes by kernel, of all profiled passes together."""
+    """Launches, seconds and bytes by kernel and grid, of all profiled passes together."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         tool = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
@@ -99,7 +100,8 @@ def profile(given: argparse.Namespace) -> dict[str, dict[str, float]]:
     rows = list(csv.DictReader(lines))
     kernels: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(("launches", "seconds", "bytes"), 0.0))
     for row in rows[1:]:  # the first holds units: ns and bytes
-        total = kernels[row["Kernel Name"].split("(")[0]]
+        grid = "x".join(size for size in re.findall(r"\d+", row["Grid Size"]) if size != "1") or "1"
+        total = kernels[f"{row['Kernel Name'].split('(')[0]}, {grid}"]
         total["launches"] += 1
         total["seconds"] += 1e-9 * number(row[TIME])
         total["bytes"] += sum(number(row[name]) for name in (READ, WRITTEN))
@@ -112,7 +114,10 @@ def number(text: str) -> float:
 
 def table(kernels: dict[str, dict[str, float]], passes: float, wall: float, bandwidth: float) -> str:
     """A Markdown table of one pass."""
-    lines = ["| kernel | launches | us each | us | MB | floor, us |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| kernel, threadgroups | launches | us each | us | MB | floor, us |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     total: dict[str, float] = defaultdict(float)
     for name, sums in sorted(kernels.items(), key=lambda item: -item[1]["seconds"]):
         one = {key: value / passes for key, value in sums.items()}
@@ -146,7 +151,7 @@ def main() -> None:
         run_pass(given)
         return
     wall, kernels = wall_seconds(given), profile(given)
-    passes: float = 1 if given.rows else kernels["advance_position"]["launches"]
+    passes: float = 1 if given.rows else kernels["advance_position, 1"]["launches"]
     if given.json:
         figures: dict[str, Any] = {"wall_seconds": wall, "passes": passes, "kernels": kernels}
         given.json.write_text(json.dumps(figures, indent=2))

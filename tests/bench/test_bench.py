@@ -40,6 +40,11 @@ def test_equal_work_gives_equal_digests(result):
     assert again["digests"] == result["digests"]
 
 
+def test_the_warm_up_may_have_the_length_of_a_measurement():
+    workload = Workload(prompt=(128,), context=(128,), decode=6, runs=2, threads=1, bandwidth_bytes=1 << 20)
+    assert set(measure("lily-tiny", workload, lambda what: None)["digests"]) == {"prefill 128", "decode 128"}
+
+
 def test_differing_tokens_are_an_error():
     class Logits:
         def __init__(self):

@@ -133,6 +133,9 @@ def test_rounds_alternate_and_compare(tmp_path, log, backend):
     peer = made_peer(tmp_path, source, modes={"one": {"ubatch": 1}, "two": {"ubatch": 2}})
 
     class Lily:
+        def warm_up(self, length, tokens):
+            assert length == plan.warm_up
+
         def prefill(self, length):
             log.open("a").write(f"0 {json.dumps(['lily', length])}\n")
             return 0.125 * length

@@ -61,6 +61,12 @@ class LilyEngine:
         self._record(f"decode {context}", produced)
         return seconds
 
+    def warm_up(self, length: int, tokens: int) -> None:
+        """A prompt and some steps that are not measured."""
+        self._session.reset()
+        self._session.prefill(random_ids(length, self._vocab_size))
+        list(self._session.generate(tokens, sampling=Sampling.greedy(), stop_tokens=()))
+
     def _record(self, name: str, produced: list[int]) -> None:
         digest = hashlib.sha256(np.asarray(produced, dtype=np.int32).tobytes()).hexdigest()[:16]
         if self._digests.setdefault(name, digest) != digest:

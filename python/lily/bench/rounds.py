@@ -130,8 +130,7 @@ class Rounds:
         if self._peers and plan.shares_memory:
             bring_in(self._files, instead_of=[file for peer in self._peers for file in peer.files])
         if warms_up:
-            self._engine.prefill(plan.warm_up)
-            self._engine.continue_after(plan.warm_up, _WARM_UP_STEPS)
+            self._engine.warm_up(plan.warm_up, _WARM_UP_STEPS)
         for length in plan.lengths:
             prefill = self._engine.prefill(length)
             if length in plan.prompt:
