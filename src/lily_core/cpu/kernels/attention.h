@@ -48,6 +48,33 @@ inline AttentionScratch divide_attention_scratch(const AttentionArgs& args) {
   return scratch;
 }
 
+// A row of keys or values as float32. The sizes are fixed before the loop: nothing but vectors in it.
+template <class V>
+void widen_row(const std::uint16_t* from, const AttentionArgs& args, float* to) {
+  const std::int64_t whole = args.head_dim / strip_width * strip_width;
+  if (args.kv_type == KvType::float16) {
+    for (std::int64_t d = 0; d < whole; d += strip_width) load_kv<V>(from + d, KvType::float16).store(to + d);
+  } else {
+    for (std::int64_t d = 0; d < whole; d += strip_width) load_kv<V>(from + d, KvType::bfloat16).store(to + d);
+  }
+  if (whole == args.head_dim) return;
+  load_kv_first<V>(from + whole, args.kv_type, args.head_dim - whole).store(to + whole);
+}
+
+// Memory that is read next. It is fetched a piece at a time while there is arithmetic to do: all at once it would wait
+// for the few reads that a processor can have under way.
+struct FetchAhead {
+  static constexpr std::int64_t piece_bytes = 1024;
+  const std::byte* next = nullptr;
+  std::int64_t left = 0;  // bytes
+
+  void piece() {
+    const std::byte* const end = next + smaller(left, piece_bytes);
+    left -= end - next;
+    for (; next < end; next += 64) __builtin_prefetch(next, 0, 2);
+  }
+};
+
 // Walks the positions in order, across spans.
 struct SpanCursor {
   const KvSpan* span;
@@ -57,14 +84,15 @@ struct SpanCursor {
     return (keys ? span->keys : span->values) + index * args.head_dim;
   }
 
-  // The row one slice further on, or nullptr past the last.
-  const std::uint16_t* row_ahead(const AttentionArgs& args, bool keys) const {
+  // The rows of the next slice, as far as they lie in one span.
+  FetchAhead next_slice(const AttentionArgs& args, bool keys) const {
     SpanCursor ahead{span, index + attention_slice};
     while (ahead.index >= ahead.span->count) {
       ahead.index -= ahead.span->count;
-      if (++ahead.span == args.spans + args.span_count) return nullptr;
+      if (++ahead.span == args.spans + args.span_count) return {};
     }
-    return ahead.row(args, keys);
+    const std::int64_t rows = smaller(attention_slice, ahead.span->count - ahead.index);
+    return {reinterpret_cast<const std::byte*>(ahead.row(args, keys)), rows * args.head_dim * 2};
   }
 
   // Copies the next `count` rows of keys or values to slice [attention_slice, width] and clears the rows after them.
@@ -75,15 +103,7 @@ struct SpanCursor {
         ++span;
         index = 0;
       }
-      // Memory works ahead while the arithmetic of this slice runs. In a function of its own GCC drops the prefetch.
-      if (const std::uint16_t* ahead = row_ahead(args, keys); ahead != nullptr) {
-        for (std::int64_t d = 0; d < args.head_dim; d += 32) __builtin_prefetch(ahead + d, 0, 2);
-      }
-      const std::uint16_t* from = row(args, keys);
-      float* to = scratch.slice + p * scratch.width;
-      for (std::int64_t d = 0; d < args.head_dim; d += strip_width) {
-        load_kv_first<V>(from + d, args.kv_type, args.head_dim - d).store(to + d);
-      }
+      widen_row<V>(row(args, keys), args, scratch.slice + p * scratch.width);
     }
     for (std::int64_t i = count * scratch.width; i < attention_slice * scratch.width; ++i) scratch.slice[i] = 0.0F;
   }
@@ -126,12 +146,13 @@ void score_lanes(const float* query, const float* keys, std::int64_t width, floa
 
 // Scores of the rows of a run against the slice of positions [offset, offset + 16) of the block.
 template <class V>
-void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset) {
+void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset, FetchAhead& ahead) {
   alignas(64) float sums[16];
   const std::int64_t seen = smaller(run.seen - offset, attention_slice);
   std::int64_t row = run.begin;
   for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
     for (std::int64_t p = 0; p < seen; p += 4) {
+      ahead.piece();
       for (int part = 0; part < 4; part += V::score_positions) {
         score_lanes<V, attention_tile_rows, V::score_positions>(scratch.query + row * scratch.width,
                                                                 scratch.slice + (p + part) * scratch.width,
@@ -145,6 +166,7 @@ void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_
   }
   for (; row < run.end; ++row) {
     for (int p = 0; p < attention_slice; p += V::score_positions) {
+      ahead.piece();
       score_lanes<V, 1, V::score_positions>(scratch.query + row * scratch.width, scratch.slice + p * scratch.width,
                                             scratch.width, scratch.lanes + p * strip_width, 1);
     }
@@ -194,11 +216,13 @@ void add_values(const float* weights, std::int64_t seen, const float* values, st
 }
 
 template <class V, int rows>
-void add_values_to_rows(const AttentionScratch& scratch, std::int64_t row, std::int64_t offset, std::int64_t seen) {
+void add_values_to_rows(const AttentionScratch& scratch, std::int64_t row, std::int64_t offset, std::int64_t seen,
+                        FetchAhead& ahead) {
   const float* weights = scratch.scores + row * attention_block + offset;
   float* to = scratch.sum + row * scratch.width;
   std::int64_t column = 0;
   for (; column + V::value_vectors * V::width <= scratch.width; column += V::value_vectors * V::width) {
+    ahead.piece();
     add_values<V, rows, V::value_vectors>(weights, seen, scratch.slice + column, scratch.width, to + column);
   }
   for (; column < scratch.width; column += V::width) {
@@ -207,13 +231,13 @@ void add_values_to_rows(const AttentionScratch& scratch, std::int64_t row, std::
 }
 
 template <class V>
-void add_value_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset) {
+void add_value_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset, FetchAhead& ahead) {
   const std::int64_t seen = smaller(run.seen - offset, attention_slice);
   std::int64_t row = run.begin;
   for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
-    add_values_to_rows<V, attention_tile_rows>(scratch, row, offset, seen);
+    add_values_to_rows<V, attention_tile_rows>(scratch, row, offset, seen, ahead);
   }
-  for (; row < run.end; ++row) add_values_to_rows<V, 1>(scratch, row, offset, seen);
+  for (; row < run.end; ++row) add_values_to_rows<V, 1>(scratch, row, offset, seen, ahead);
 }
 
 // Rows from first_row on see something of the block at block_start.
@@ -223,20 +247,22 @@ void attend_block(const AttentionArgs& args, const AttentionScratch& scratch, Sp
   const std::int64_t count = smaller(args.visible[args.rows - 1] - block_start, attention_block);
   SpanCursor keys = cursor;
   for (std::int64_t offset = 0; offset < count; offset += attention_slice) {
+    FetchAhead ahead = keys.next_slice(args, true);
     keys.read<V>(args, true, smaller(count - offset, attention_slice), scratch);
     for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
       run = next_run(args, run.end, block_start);
-      if (run.seen > offset) score_slice<V>(scratch, run, offset);
+      if (run.seen > offset) score_slice<V>(scratch, run, offset, ahead);
     }
   }
   for (std::int64_t row = first_row; row < args.rows; ++row) {
     rescale_row<V>(scratch, row, smaller(args.visible[row] - block_start, attention_block));
   }
   for (std::int64_t offset = 0; offset < count; offset += attention_slice) {
+    FetchAhead ahead = cursor.next_slice(args, false);
     cursor.read<V>(args, false, smaller(count - offset, attention_slice), scratch);
     for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
       run = next_run(args, run.end, block_start);
-      if (run.seen > offset) add_value_slice<V>(scratch, run, offset);
+      if (run.seen > offset) add_value_slice<V>(scratch, run, offset, ahead);
     }
   }
 }
