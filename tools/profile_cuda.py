@@ -1,4 +1,4 @@
-"""Profiles Lily's kernels on an NVIDIA GPU: time and memory traffic of a decode step or a prompt chunk, by kernel and grid.
+"""Profiles Lily's kernels on an NVIDIA GPU: time and memory traffic of a step or a prompt chunk, by kernel and grid.
 
     python tools/profile_cuda.py MODEL [--context N] [--rows N] [--bandwidth TB/s] [--json FILE]
 
