@@ -1,6 +1,8 @@
 // device/metal/encoder.mm -- one Metal call for each command.
 #include "device/metal/encoder.h"
 
+#include <algorithm>
+
 #include "device/metal/buffer.h"
 #include "device/metal/pipeline.h"
 
@@ -32,8 +34,9 @@ void EncoderSink::set_bytes(std::uint32_t index, std::span<const std::byte> byte
 }
 
 void EncoderSink::set_threadgroup_bytes(std::uint32_t bytes) {
-  const std::uint32_t whole = (bytes + kThreadgroupAlignment - 1) / kThreadgroupAlignment * kThreadgroupAlignment;
-  [encoder_ setThreadgroupMemoryLength:whole atIndex:0];
+  // A multiple of the alignment, and one at least: nothing says that a length of 0 is taken.
+  const std::uint32_t units = (std::max(bytes, 1U) + kThreadgroupAlignment - 1) / kThreadgroupAlignment;
+  [encoder_ setThreadgroupMemoryLength:units * kThreadgroupAlignment atIndex:0];
 }
 
 void EncoderSink::dispatch(Size3 threadgroups, std::uint32_t threads) {
