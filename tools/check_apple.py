@@ -238,7 +238,7 @@ MISTAKES = [
     Mistake(
         "a property that does not exist",
         "queue.mm",
-        "commands.GPUEndTime",
+        "commands.GPUStartTime",
         "commands.GPUStopTime",
         "GPUStopTime",
     ),

@@ -306,10 +306,10 @@ void test_waiters_are_released() {
       if (ticket.done() && contains(result.error, "ran too long") && result.gpu_seconds == 0.75) ++released;
     });
   }
-  expect(!pass->finish_one({.gpu_seconds = 0.25, .error = std::nullopt}), "the first of three");
-  expect(!pass->finish_one({.gpu_seconds = 0.0, .error = error_with(2)}), "the second of three");
+  expect(!pass->finish_one({.gpu_seconds = 0.25, .error = std::nullopt}, 0.25), "the first of three");
+  expect(!pass->finish_one({.gpu_seconds = 0.0, .error = error_with(2)}, 0.0), "the second of three");
   expect(!pass->done(), "two of three");
-  expect(pass->finish_one({.gpu_seconds = 0.5, .error = error_with(8)}), "the last");  // the first error is told
+  expect(pass->finish_one({.gpu_seconds = 0.5, .error = error_with(8)}, 0.5), "the last");  // the first error is told
   for (std::thread& waiter : waiters) waiter.join();
   expect(released == 4 && !health->lost().has_value(), "all waiters have the first error; the device is not lost");
 }
@@ -317,14 +317,14 @@ void test_waiters_are_released() {
 void test_lost_device_and_failed_pass() {
   const auto health = std::make_shared<DeviceHealth>();
   PassState pass(1, health);
-  pass.finish_one({.gpu_seconds = 0.0, .error = error_with(11, "gone")});
+  pass.finish_one({.gpu_seconds = 0.0, .error = error_with(11, "gone")}, 0.0);
   expect(health->lost().has_value() && contains(*health->lost(), "gone"), "the reason is kept");
   health->lose("later");
   expect(contains(*health->lost(), "gone"), "the first reason stays");
   PassState refused(5, health);
   refused.fail("refused");
   expect(refused.done() && refused.wait().error == "refused", "a refused pass waits for nothing");
-  refused.finish_one({.gpu_seconds = 1.0, .error = std::nullopt});
+  refused.finish_one({.gpu_seconds = 1.0, .error = std::nullopt}, 1.0);
   expect(refused.done() && refused.wait().error == "refused", "a late report changes nothing");
 }
 

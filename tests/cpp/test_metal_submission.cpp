@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -135,6 +136,25 @@ void test_passes_are_a_chain() {
   expect(queue->committed.size() == 1, "one command buffer");
   queue->end({.gpu_seconds = 0.01, .error = std::nullopt});
   expect(again->wait().error.empty(), "completed");
+}
+
+// Should a system count the wait for the command buffer before as time on the GPU, the pass does not.
+void test_waiting_for_each_other_is_no_work() {
+  const NamedPipeline kernel;
+  const auto queue = std::make_shared<ManualQueue>();
+  Submission submission(queue);
+  const auto first = submission.submit(pass_of(150, kernel));  // three parts, all "started" at second 10
+  const auto second = submission.submit(pass_of(1, kernel));
+  for (const double end : {10.1, 10.2, 10.3}) {
+    queue->end({.gpu_seconds = end - 10.0, .gpu_end = end, .error = std::nullopt});
+  }
+  queue->end({.gpu_seconds = 0.35, .gpu_end = 10.35, .error = std::nullopt});
+  const auto near = [](double actual, double expected) { return std::abs(actual - expected) < 1e-9; };
+  expect(near(first->wait().gpu_seconds, 0.3), "the parts' own time: " + std::to_string(first->wait().gpu_seconds));
+  expect(near(second->wait().gpu_seconds, 0.05), "and the next pass's: " + std::to_string(second->wait().gpu_seconds));
+  const auto later = submission.submit(pass_of(2, kernel));  // a pause before it is no work either
+  queue->end({.gpu_seconds = 0.2, .gpu_end = 99.0, .error = std::nullopt});
+  expect(near(later->wait().gpu_seconds, 0.2), "time that nobody waited");
 }
 
 void test_a_failed_part_releases_all_who_wait() {
@@ -393,6 +413,7 @@ int main() {
   using namespace lily::device::metal;
   const std::vector<std::pair<const char*, void (*)()>> tests = {
       {"passes are a chain", test_passes_are_a_chain},
+      {"waiting for each other is no work", test_waiting_for_each_other_is_no_work},
       {"a failed part releases all who wait", test_a_failed_part_releases_all_who_wait},
       {"out of memory is a memory error", test_out_of_memory_is_a_memory_error},
       {"a lost device takes no pass", test_a_lost_device_takes_no_pass},

@@ -22,6 +22,14 @@ std::optional<std::string> DeviceHealth::lost() const {
   return reason_;
 }
 
+double GpuTimeline::seconds_of(const CommandOutcome& outcome) noexcept {
+  if (outcome.gpu_end <= 0.0) return outcome.gpu_seconds;
+  const std::lock_guard lock(mutex_);
+  const double begin = std::max(outcome.gpu_end - outcome.gpu_seconds, latest_end_);
+  latest_end_ = std::max(latest_end_, outcome.gpu_end);
+  return std::max(0.0, outcome.gpu_end - begin);
+}
+
 PassState::PassState(std::size_t command_buffers, std::shared_ptr<DeviceHealth> health)
     : left_(command_buffers), health_(std::move(health)) {}
 
@@ -37,7 +45,7 @@ bool PassState::end_locked(std::size_t count, std::string* error, ErrorKind kind
   return left_ == 0 && !was_done;
 }
 
-bool PassState::finish_one(const CommandOutcome& outcome) noexcept {
+bool PassState::finish_one(const CommandOutcome& outcome, double gpu_seconds) noexcept {
   std::string text;
   ErrorKind kind = ErrorKind::backend;
   if (outcome.error.has_value()) {
@@ -51,7 +59,7 @@ bool PassState::finish_one(const CommandOutcome& outcome) noexcept {
     if (text.empty()) text = "it failed";  // short enough to need no memory
   }
   const std::lock_guard lock(mutex_);
-  result_.gpu_seconds += outcome.gpu_seconds;
+  result_.gpu_seconds += gpu_seconds;
   return end_locked(1, outcome.error.has_value() ? &text : nullptr, kind);
 }
 

@@ -33,7 +33,19 @@ class DeviceHealth {
 // How one command buffer ended.
 struct CommandOutcome {
   double gpu_seconds = 0.0;
+  double gpu_end = 0.0;  // seconds of the system's clock; 0: unknown
   std::optional<CommandError> error;
+};
+
+// Seconds of command buffers that run one after the other. Whether the time that one spends waiting for the one before
+// counts as its own is not documented; here it does not.
+class GpuTimeline {
+ public:
+  [[nodiscard]] double seconds_of(const CommandOutcome& outcome) noexcept;
+
+ private:
+  std::mutex mutex_;
+  double latest_end_ = 0.0;
 };
 
 // Every command buffer of a pass reports once, on a thread of Metal's; then all who wait go on. The first error counts.
@@ -42,7 +54,7 @@ class PassState {
   PassState(std::size_t command_buffers, std::shared_ptr<DeviceHealth> health);
 
   // Whether it was the last. Never throws: it is called where nobody could catch.
-  bool finish_one(const CommandOutcome& outcome) noexcept;
+  bool finish_one(const CommandOutcome& outcome, double gpu_seconds) noexcept;
   // `count` command buffers will not report: they were not committed.
   void give_up(std::size_t count, const std::string& reason, ErrorKind kind = ErrorKind::backend) noexcept;
   // Ends the pass at once with an error, whatever has been reported.

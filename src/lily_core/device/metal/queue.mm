@@ -25,7 +25,8 @@ CommandOutcome outcome_of(id<MTLCommandBuffer> commands, const std::string& part
   CommandOutcome outcome;
   NSError* error = commands.error;
   if (error == nil && commands.status != MTLCommandBufferStatusError) {
-    outcome.gpu_seconds = std::max(0.0, commands.GPUEndTime - commands.GPUStartTime);
+    outcome.gpu_end = commands.GPUEndTime;
+    outcome.gpu_seconds = std::max(0.0, outcome.gpu_end - commands.GPUStartTime);
     return outcome;
   }
   outcome.error.emplace();

@@ -70,9 +70,10 @@ std::string Submission::commit(std::span<const Stage> stages, std::string label,
                                const std::shared_ptr<PassState>& pass) {
   const std::uint64_t number = committed_ + 1;
   const CommandPart part{.stages = stages, .label = std::move(label), .after = committed_, .number = number};
-  CommandEnd ended = [queue = queue_, split = split_, pass, shape, number](const CommandOutcome& outcome) {
+  CommandEnd ended = [queue = queue_, split = split_, timeline = timeline_, pass, shape,
+                      number](const CommandOutcome& outcome) {
     if (outcome.error.has_value()) queue->release(number);
-    if (pass->finish_one(outcome)) split->note_pass(shape, *pass);
+    if (pass->finish_one(outcome, timeline->seconds_of(outcome))) split->note_pass(shape, *pass);
   };
   std::string problem = queue_->commit(part, std::move(ended));
   if (problem.empty()) committed_ = number;

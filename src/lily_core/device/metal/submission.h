@@ -36,6 +36,7 @@ class Submission {
   std::shared_ptr<CommandQueue> queue_;
   std::shared_ptr<DeviceHealth> health_ = std::make_shared<DeviceHealth>();
   std::shared_ptr<CommandSplit> split_ = std::make_shared<CommandSplit>();
+  std::shared_ptr<GpuTimeline> timeline_ = std::make_shared<GpuTimeline>();
 
   std::mutex mutex_;
   std::uint64_t committed_ = 0;  // command buffers
