@@ -1,6 +1,9 @@
 """The measurements of lily bench on the bundled model: shape of the result, repeatable tokens, plot and table."""
 
+import mmap
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from lily.bench.engine import LilyEngine
 from lily.bench.errors import BenchError
 from lily.bench.grid import default_lengths
 from lily.bench.measure import Workload, measure
+from lily.bench.memory import major_faults
 from lily.bench.page_cache import bring_in
 from lily.bench.plot import save_plot
 from lily.bench.roof import decode_bytes
@@ -103,6 +107,28 @@ def test_table_shows_all_engines_and_the_ratio(result, beside_peers):
     assert "-" not in first[2:6] and "1.37" in first
     assert second[4:6] == ["-", "-"]
     assert "mlx-lm: 0.2" in table
+    some = {**beside_peers["lily"]["prefill 7"], "major_faults": 41}
+    disk = render({**beside_peers, "lily": {**beside_peers["lily"], "prefill 7": some}})
+    assert "pages read from the disk in timed runs: lily 4" in disk and "mlx-lm 0" in disk
+
+
+def test_pages_from_the_disk_are_counted(tmp_path):
+    if filesystem(tmp_path) in ("tmpfs", "ramfs", "overlay"):
+        pytest.skip("the temporary folder is in memory")
+    file = tmp_path / "mapped"
+    file.write_bytes(bytes(range(256)) * 200_000)
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        before = major_faults()
+        assert sum(mapped[::4096]) == 0  # the first byte of every page
+        assert major_faults() > before
+
+
+def filesystem(path):
+    """The type of the file system that holds `path`."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return max((mount for mount in mounts if path.is_relative_to(mount[0])), key=lambda mount: len(mount[0]))[1]
 
 
 def test_plot_draws_every_figure(beside_peers, tmp_path):
@@ -135,8 +161,8 @@ def test_a_gpu_is_measured_at_ten_lengths_that_fit():
 def test_samples():
     samples = Samples()
     for seconds in (2.0, 1.0, 4.0):
-        samples.add(8, seconds)
-    assert samples.to_dict() == {"median": 4.0, "min": 2.0, "max": 8.0, "runs": 3}
+        samples.add(8, seconds, major_faults=int(seconds))
+    assert samples.to_dict() == {"median": 4.0, "min": 2.0, "max": 8.0, "runs": 3, "major_faults": 7}
 
 
 def test_bring_in_reads_whole_files(tmp_path):

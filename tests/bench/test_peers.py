@@ -9,6 +9,7 @@ import pytest
 from lily.bench import rounds
 from lily.bench.errors import BenchError
 from lily.bench.measure import Workload, measure
+from lily.bench.memory import resident_memory
 from lily.bench.peer import Peer, PeerProcess, llama_cpp, mlx_lm
 from lily.bench.rounds import Plan, Rounds
 
@@ -76,8 +77,9 @@ def test_a_process_answers_round_after_round(tmp_path, log, keeps_prompt):
     with PeerProcess(sys.executable, peer, "", JOB) as process:
         assert process.version == "made for a test 1.0"
         first, second = process.run(ROUND), process.run({**ROUND, "prompt": [4], "context": []})
-    assert first == {"prefill 8": 2.0, "decode 8": 2.5, "decode 16": 2.5, "prefill 32": 8.0}
-    assert second == {"prefill 4": 1.0}
+    assert first.seconds == {"prefill 8": 2.0, "decode 8": 2.5, "decode 16": 2.5, "prefill 32": 8.0}
+    assert second.seconds == {"prefill 4": 1.0}
+    assert set(first.major_faults) == set(first.seconds)
     done = calls(log)
     assert len({process for process, _ in done}) == 1
     warm_up, prompts = [["prefill", 6], ["decode", 6, 4]], [["prefill", 8], ["decode", 8, 5]]
@@ -90,7 +92,7 @@ def test_a_process_answers_round_after_round(tmp_path, log, keeps_prompt):
 def test_prompts_that_take_too_long_are_left_out(tmp_path, log, keeps_prompt):
     peer = made_peer(tmp_path, ENGINE.format(log=str(log), keeps_prompt=keeps_prompt))
     with PeerProcess(sys.executable, peer, "", JOB) as process:
-        seconds = process.run({**ROUND, "prompt": [8, 32], "context": [8, 64], "prompt_seconds": 7.9})
+        seconds = process.run({**ROUND, "prompt": [8, 32], "context": [8, 64], "prompt_seconds": 7.9}).seconds
     # 32 tokens would take 8 s. Decoding after 64 needs no prompt where the engine makes its context itself.
     wanted = {"prefill 8", "decode 8"} | (set() if keeps_prompt else {"decode 64"})
     assert set(seconds) == wanted
@@ -143,9 +145,19 @@ def test_rounds_alternate_and_compare(tmp_path, log, backend):
         def continue_after(self, context, tokens):
             return 0.1 * tokens
 
+        def close(self):
+            opened.append("closed")
+
+        def reopen(self, model):
+            opened.append(model)
+
+    opened = []
     plan = Plan((8, 32), (8, 64), 5, 1, backend, sys.executable, peer_seconds=7.9)
-    with Rounds(Lily(), plan, (), [peer], lambda what: None) as done:
+    with Rounds(Lily(), plan, (), [peer], lambda what: None, lambda: "loaded") as done:
         done.run(2)
+    # Mapped files would stay in memory, where there is no room for the peer's.
+    assert opened == (["closed", "loaded", "closed"] if backend == "cpu" else [])
+    assert set(done.memory) == set(resident_memory())
     assert done.lily["prefill 32"].rates == pytest.approx([8.0, 8.0])
     assert done.peers["made, one"]["prefill 8"].rates == [4.0, 4.0]
     assert done.peers["made, two"]["decode 8"].rates == [2.0, 2.0]

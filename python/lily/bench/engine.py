@@ -27,9 +27,19 @@ class LilyEngine:
     """Times prompts and decoding, and checks that equal work gives equal tokens."""
 
     def __init__(self, model: Model, vocab_size: int) -> None:
+        self._model = model
         self._session = model.session(seed=0)
         self._vocab_size = vocab_size
         self._digests: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Close the model, so that its files' pages can leave memory; `reopen` before the next run."""
+        self._model.close()
+
+    def reopen(self, model: Model) -> None:
+        """Go on with the same model, loaded again."""
+        self._model = model
+        self._session = model.session(seed=0)
 
     @property
     def digests(self) -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import Any
 from lily.bench.bandwidth import read_bandwidth
 from lily.bench.engine import LilyEngine
 from lily.bench.grid import default_lengths
-from lily.bench.memory import resident_memory
 from lily.bench.peer import Peer, llama_cpp, mlx_lm
 from lily.bench.roof import decode_bytes
 from lily.bench.rounds import Plan, Rounds
@@ -49,17 +48,20 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
     """
     from lily.model import Model
 
+    def load() -> Model:
+        return Model.load(source, backend=workload.backend, threads=workload.threads, prefix_cache_bytes=0)
+
     checkpoint = read_checkpoint(resolve_source(source))
     start = time.perf_counter()
-    with Model.load(source, backend=workload.backend, threads=workload.threads, prefix_cache_bytes=0) as model:
+    with load() as model:
         load_seconds = time.perf_counter() - start
         native = model._open().options
         plan = _plan(workload, native.backend, native.threads, model.max_context)
         engine = LilyEngine(model, checkpoint.config.vocab_size)
         files = tuple(sorted(checkpoint.directory.glob("*.safetensors")))
-        with Rounds(engine, plan, files, _peers(workload, native.backend, checkpoint), report) as rounds:
+        with Rounds(engine, plan, files, _peers(workload, native.backend, checkpoint), report, load) as rounds:
             rounds.run(workload.runs)
-        memory = resident_memory()
+        engine.close()
     bandwidth: dict[int, float] = {}
     if native.backend == "cpu":
         report("memory bandwidth")
@@ -71,7 +73,7 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
         "isa": native.cpu_isa,
         "threads": native.threads,
         "load_seconds": round(load_seconds, 4),
-        "memory_bytes": memory,
+        "memory_bytes": rounds.memory,
         "bandwidth_bytes_per_second": {str(n): round(rate) for n, rate in bandwidth.items()},
         "decode_tokens": workload.decode,
         "lily": {name: samples.to_dict() for name, samples in rounds.lily.items()},

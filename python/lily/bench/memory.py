@@ -1,10 +1,11 @@
-"""resident_memory: what the process holds in memory, apart from and within mapped files."""
+"""resident_memory, major_faults: what the process holds in memory, and what it had to read from the disk for it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-__all__ = ["resident_memory"]
+__all__ = ["major_faults", "resident_memory"]
 
 _FIELDS = {"VmRSS": "resident", "RssAnon": "anonymous", "RssFile": "file_backed", "VmHWM": "peak"}
 
@@ -20,3 +21,12 @@ def resident_memory() -> dict[str, int]:
         if name in _FIELDS:
             found[_FIELDS[name]] = int(value.split()[0]) * 1024
     return found
+
+
+def major_faults() -> int:
+    """Pages that this process had to wait for the disk for, so far; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from lily.bench.errors import BenchError
 
-__all__ = ["Peer", "PeerProcess", "llama_cpp", "mlx_lm"]
+__all__ = ["Peer", "PeerProcess", "PeerRound", "llama_cpp", "mlx_lm"]
 
 _FOLDER = Path(__file__).parent
 _DRIVER = _FOLDER / "peer_driver.py"
@@ -38,6 +38,14 @@ class Peer:
     def label(self, mode: str) -> str:
         """The name of a column."""
         return f"{self.name}, {mode}" if mode else self.name
+
+
+@dataclass(frozen=True)
+class PeerRound:
+    """One round's figures by measurement, "prefill N" and "decode N"."""
+
+    seconds: Mapping[str, float]
+    major_faults: Mapping[str, int]
 
 
 def llama_cpp(gguf: Path, backend: str) -> Peer:
@@ -113,14 +121,14 @@ class PeerProcess:
     ) -> None:
         self.close()
 
-    def run(self, job: Mapping[str, Any]) -> dict[str, float]:
-        """Seconds by measurement, "prefill N" and "decode N", of one round.
+    def run(self, job: Mapping[str, Any]) -> PeerRound:
+        """One round.
 
         `job` holds prompt (lengths), context (lengths), decode (tokens) and prompt_seconds: prompts that would take
         longer are left out of the answer.
         """
-        seconds: dict[str, float] = self._ask(job)["seconds"]
-        return seconds
+        answer = self._ask(job)
+        return PeerRound(answer["seconds"], answer["major_faults"])
 
     def close(self) -> None:
         """End the process."""

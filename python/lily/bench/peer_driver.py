@@ -3,7 +3,8 @@
 ENGINE_FILE defines `open_engine(job)`. Reads one JSON object a line from standard input and answers each with one line:
 
 - first, what to open ("file", "warm_up" and what the engine wants): {"version": text}
-- then rounds ("prompt", "context", "decode", "prompt_seconds"): {"seconds": {"prefill N": s, "decode N": s}}
+- then rounds ("prompt", "context", "decode", "prompt_seconds"): {"seconds": {"prefill N": s, "decode N": s},
+  "major_faults": {the same names: pages that had to be read from the disk}}
 
 An engine has `version`, `vocab_size`, `prefill(ids)`, `decode(context, tokens)`, both in seconds, and `keeps_prompt`:
 whether `decode` goes on after the prompt of the call before; otherwise it makes a context of that length itself.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import sys
 from typing import Any
 
@@ -42,22 +44,31 @@ def prompt_ids(engine: Any, length: int) -> list[int]:
     return ids
 
 
-def measure(engine: Any, job: dict[str, Any]) -> dict[str, float]:
+def major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def measure(engine: Any, job: dict[str, Any]) -> dict[str, dict[str, float]]:
     """One round: prompts in ascending order, each with the decoding after it; those that would take too long are left
     out."""
     seconds: dict[str, float] = {}
+    faults: dict[str, float] = {}
     pace = 0.0  # seconds a token of the longest prompt so far
     for length in sorted({*job["prompt"], *job["context"]}):
         needs_prompt = length in job["prompt"] or engine.keeps_prompt
         too_long = pace * length > job["prompt_seconds"]
+        before = major_faults()
         if needs_prompt and not too_long:
             prefill = engine.prefill(prompt_ids(engine, length))
             pace = prefill / length
             if length in job["prompt"]:
                 seconds[f"prefill {length}"] = prefill
+                faults[f"prefill {length}"] = major_faults() - before
+        before = major_faults()
         if length in job["context"] and not (engine.keeps_prompt and too_long):
             seconds[f"decode {length}"] = engine.decode(length, job["decode"])
-    return seconds
+            faults[f"decode {length}"] = major_faults() - before
+    return {"seconds": seconds, "major_faults": faults}
 
 
 def main() -> None:
@@ -68,7 +79,7 @@ def main() -> None:
     engine.decode(job["warm_up"], 4)
     print(json.dumps({"version": engine.version}), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps({"seconds": measure(engine, json.loads(line))}), file=answers, flush=True)
+        print(json.dumps(measure(engine, json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lily.bench.engine import LilyEngine
+from lily.bench.memory import major_faults, resident_memory
 from lily.bench.page_cache import bring_in
 from lily.bench.peer import Peer, PeerProcess
 from lily.bench.samples import Samples
+
+if TYPE_CHECKING:
+    from lily.model import Model
 
 __all__ = ["Plan", "Rounds"]
 
@@ -59,8 +63,8 @@ class Plan:
 class Rounds:
     """The samples of Lily and its peers.
 
-    Where engines share memory, a peer runs in a new process each round, its files brought in first, in place of Lily's.
-    Otherwise peers stay loaded until all rounds are done.
+    Where engines share memory, a peer runs in a new process each round, its files brought in first, in place of Lily's,
+    whose model is closed meanwhile: mapped pages stay in memory. Otherwise all stay loaded until all rounds are done.
     """
 
     def __init__(
@@ -70,8 +74,12 @@ class Rounds:
         files: Sequence[Path],
         peers: Sequence[Peer],
         report: Callable[[str], None],
+        load: Callable[[], Model],
     ) -> None:
         self._engine = engine
+        self._load = load
+        self._engine_closed = False
+        self.memory: dict[str, int] = {}  # after Lily's runs
         self._plan = plan
         self._files = files
         self._peers = peers
@@ -127,17 +135,26 @@ class Rounds:
 
     def _lily_round(self, warms_up: bool) -> None:
         plan = self._plan
-        if self._peers and plan.shares_memory:
+        takes_turns = bool(self._peers) and plan.shares_memory
+        if takes_turns:
             bring_in(self._files, instead_of=[file for peer in self._peers for file in peer.files])
+        if self._engine_closed:
+            self._engine.reopen(self._load())
         if warms_up:
             self._engine.warm_up(plan.warm_up, _WARM_UP_STEPS)
         for length in plan.lengths:
+            before = major_faults()
             prefill = self._engine.prefill(length)
+            between = major_faults()
             if length in plan.prompt:
-                self.lily[f"prefill {length}"].add(length, prefill)
+                self.lily[f"prefill {length}"].add(length, prefill, between - before)
             if length in plan.context:
                 seconds = self._engine.continue_after(length, plan.decode)
-                self.lily[f"decode {length}"].add(plan.decode, seconds)
+                self.lily[f"decode {length}"].add(plan.decode, seconds, major_faults() - between)
+        self.memory = resident_memory()
+        if takes_turns:
+            self._engine.close()
+            self._engine_closed = True
 
     def _peer_round(self, peer: Peer, mode: str) -> None:
         plan, label = self._plan, peer.label(mode)
@@ -150,14 +167,14 @@ class Rounds:
         if plan.shares_memory:
             bring_in(peer.files, instead_of=self._files)
             with self._process(peer, mode) as process:
-                seconds = process.run(job)
+                answer = process.run(job)
         else:
             if label not in self._open:
                 self._open[label] = self._stack.enter_context(self._process(peer, mode))
-            seconds = self._open[label].run(job)
+            answer = self._open[label].run(job)
         for name, tokens in plan.tokens.items():
-            if name in seconds:
-                self.peers[label][name].add(tokens, seconds[name])
+            if name in answer.seconds:
+                self.peers[label][name].add(tokens, answer.seconds[name], answer.major_faults.get(name, 0))
 
     def _process(self, peer: Peer, mode: str) -> PeerProcess:
         plan = self._plan

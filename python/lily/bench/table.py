@@ -54,6 +54,11 @@ def _machine(result: dict[str, Any]) -> list[str]:
         lines.append(f"memory read bandwidth, threads: {threads}: {rate / 1e9:.1f} GB/s")
     for name, roof in result["roof"].items():
         lines.append(f"{name}: {roof['bytes']['total'] / 1e6:.1f} MB a token")
+    faults = ((name, sum(each["major_faults"] for each in of.values())) for name, of in columns(result).items())
+    if result["backend"] == "cpu":
+        lines.append(
+            "pages read from the disk in timed runs: " + ", ".join(f"{name} {count}" for name, count in faults)
+        )
     memory = result["memory_bytes"]
     if memory:
         own, mapped = memory["anonymous"] / 1e6, memory["file_backed"] / 1e6
