@@ -29,6 +29,8 @@ CHECKED = [
     ("past_register_array", r"index outside the array", "y[i] = values[kRepaired ? i % 4 : i % 5];"),
     ("misaligned_vector", r"misaligned access", "const float4 v = "),
     ("shift_too_far", r"shift by too many bits", "y[i] = x[i] + float(1u <<"),
+    ("division_by_zero", r"division by zero", "y[i] = x[i] + float(100u /"),
+    ("remainder_of_zero", r"division by zero", "y[i] = x[i] + float(100 %"),
     ("shared_word", r"race of two writes.*another threadgroup", "y[kRepaired ? i : i % 64] = x[i];"),
     ("shared_word_atomics", r"race of", "plain[i % 4] += x[i];"),
 ]

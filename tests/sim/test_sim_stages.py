@@ -76,6 +76,34 @@ def test_accesses_outside_the_declared_range_are_errors(make_device: Any, arrays
     np.testing.assert_array_equal(b, a)
 
 
+def test_a_read_outside_the_declared_range_is_an_error(make_device: Any, arrays: Any) -> None:
+    from device_runner import KernelError, run_stages
+
+    a, b, _, _ = arrays
+    with pytest.raises(
+        KernelError, match=r"read of bytes 128 to 132 of buffer 'buffer 0' .* not in the range declared"
+    ):
+        run_stages(make_device(checked=True), [[copy(a, b, ranges={0: (0, 128)})]])
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+def test_dispatches_of_a_stage_race_where_their_declared_ranges_hide_it(make_device: Any, order: str) -> None:
+    device = make_device(checked=True, check_declared_ranges=False, order=order)
+    x, y, z = (device.allocate(512, name) for name in "xyz")
+    for buffer in (x, y, z):
+        buffer.contents()[:] = 0
+    pipeline = device.pipeline("copy_values")
+
+    def launch(source: Any, source_at: int, target: Any, target_at: int) -> Any:
+        """Copies 64 words, and says that it touches one of each."""
+        bindings = [(0, source, source_at, 4, False), (1, target, target_at, 4, True)]
+        return _core.device.Dispatch(pipeline, bindings, 0, b"", 0, (2, 1, 1), 32)
+
+    assert "race of two writes" in device.run([[launch(x, 0, y, 0), launch(x, 0, y, 128)]])[1]
+    assert "race of a" in device.run([[launch(x, 0, y, 0), launch(y, 128, z, 0)]])[1]
+    assert device.run([[launch(x, 0, y, 0)], [launch(y, 128, z, 0)]])[1] == ""
+
+
 def dispatch(device: Any, bindings: list[Any], **changes: Any) -> str:
     """The error of one launch of copy_values given by hand."""
     arguments = {"bytes_index": 0, "bytes": b"", "threadgroup_bytes": 0, "threadgroups": (2, 1, 1), "threads": 32}

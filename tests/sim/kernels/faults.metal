@@ -171,6 +171,16 @@ constant bool kRepaired [[function_constant(0)]];
   y[i] = x[i] + float(1u << (kRepaired ? i % 32 : i));
 }
 
+[[kernel]] void division_by_zero(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                                 uint i [[thread_index_in_threadgroup]]) {
+  y[i] = x[i] + float(100u / (kRepaired ? i + 1 : i));
+}
+
+[[kernel]] void remainder_of_zero(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                                  uint i [[thread_index_in_threadgroup]]) {
+  y[i] = x[i] + float(100 % (kRepaired ? int(i) + 1 : int(i)));
+}
+
 [[kernel]] void too_much_memory(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
                                 uint i [[thread_index_in_threadgroup]]) {
   threadgroup float half_of_it[4096];
