@@ -95,13 +95,17 @@ def step_report(
     raw = read_json_object(path, ConfigError, limit=_CONFIG_LIMIT)
     model = parse_config(raw, str(path))
     formats = _formats(model, parse_quantization(raw, str(path)))
+    if options is not None and not isinstance(options, Options):
+        raise ConfigError(f"options must be lily.Options, not {options!r}")
     native_options = (options or Options())._native()
     if phase not in ("decode", "prefill"):
         raise ConfigError(f'phase must be "decode" or "prefill", not {phase!r}')
     if phase == "decode" and rows is not None:
         raise ConfigError("rows is of a prompt chunk: a decode step has one row")
     count = 1 if phase == "decode" else DEFAULT_CHUNK if rows is None else rows
-    if context < 0 or count < 1 or context + count > model.max_position_embeddings:
+    _check_count("context", context, 0)
+    _check_count("rows", count, 1)
+    if context + count > model.max_position_embeddings:
         raise ConfigError(
             f"context {context} and {count} more tokens must fit in the model's {model.max_position_embeddings}"
         )
@@ -125,6 +129,11 @@ def step_report(
         scratch_bytes_unshared=total.scratch_bytes_unshared,
         kernel_counts=native.kernels,
     )
+
+
+def _check_count(what: str, count: int, least: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        raise ConfigError(f"{what} must be a whole number of at least {least}, not {count!r}")
 
 
 def _formats(config: ModelConfig, quantization: Quantization) -> dict[str, tuple[_core.MatrixFormat, int]]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from gpu_models import GPU_CONFIG
 
 import lily
 from lily.cli import main
@@ -107,3 +108,59 @@ def test_command_prints_the_same_as_json(config: Path, capsys: pytest.CaptureFix
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert f"{report.kernels:,}" in text and f"{report.bytes_read:,}" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head_dim": 48}, "head_dim is 48"),
+        ({"linear_key_head_dim": 288}, "linear_key_head_dim is 288"),
+        ({"num_experts": 513}, "num_experts is 513"),
+        ({"num_experts": 64, "num_experts_per_tok": 33}, "num_experts_per_tok is 33"),
+    ],
+)
+def test_models_that_the_engine_refuses_have_no_report(tmp_path: Path, changes: dict[str, int], message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(full_config({**GPU_CONFIG, **changes}, Options())), encoding="utf-8")
+    for phase in ("decode", "prefill"):
+        with pytest.raises(ConfigError, match=message):
+            lily.step_report(path, phase=phase, context=4, rows=3 if phase == "prefill" else None)
+
+
+def test_experts_that_are_copied_are_reported(tmp_path: Path) -> None:
+    # A plain matrix of 34 by 98 is no whole number of 16 bytes: in a stack, the next one is not aligned.
+    config = {**GPU_CONFIG, "hidden_size": 98, "moe_intermediate_size": 34}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(full_config(config, Options(bits=None))), encoding="utf-8")
+    for phase in ("decode", "prefill"):
+        report = lily.step_report(path, phase=phase, context=4, rows=3 if phase == "prefill" else None)
+        chosen = 3 if phase == "decode" else 9  # experts
+        layers, experts, shared = 4, 3 * 34 * 98, 3 * 64 * 98
+        assert report.read["weights"] > 2 * layers * (chosen * experts + shared)
+
+
+def test_rows_that_are_not_whole_groups_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(full_config(GPU_CONFIG, Options(group_size=64))), encoding="utf-8")
+    with pytest.raises(ConfigError, match="rows of 96 columns, which are not whole groups of 64"):
+        lily.step_report(path, phase="decode", context=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"context": -1}, "context must be a whole number of at least 0"),
+        ({"context": "5"}, "context must be a whole number"),
+        ({"context": 1.5}, "context must be a whole number"),
+        ({"context": True}, "context must be a whole number"),
+        ({"context": 262_144}, "must fit in the model's 262144"),
+        ({"phase": "prefill", "rows": 0}, "rows must be a whole number of at least 1"),
+        ({"phase": "prefill", "rows": "3"}, "rows must be a whole number"),
+        ({"phase": "both"}, "phase must be"),
+        ({"options": "D3"}, "options must be lily.Options"),
+        ({"options": {}}, "options must be lily.Options"),
+    ],
+)
+def test_arguments_of_a_report(config: Path, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        lily.step_report(config, **{"phase": "decode", "context": 4, **arguments})  # type: ignore[arg-type]

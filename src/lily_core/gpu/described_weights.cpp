@@ -53,6 +53,10 @@ std::vector<Matrix> Layout::matrices(const std::string& name, std::int64_t count
                      .group_size = format.group_size,
                      .rows = rows,
                      .columns = columns};
+  if (shape.is_affine() && columns % shape.group_size != 0) {
+    throw Error(ErrorKind::config, "weight " + name + " has rows of " + std::to_string(columns) +
+                                       " columns, which are not whole groups of " + std::to_string(shape.group_size));
+  }
   std::vector<Matrix> all(static_cast<std::size_t>(count), shape);
   const auto place = [&](const std::byte* Matrix::* field, std::int64_t bytes) {
     const std::byte* first = take(static_cast<std::uint64_t>(bytes * count));

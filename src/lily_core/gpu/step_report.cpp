@@ -7,6 +7,7 @@
 #include "gpu/null_device.h"
 #include "gpu/prefill_pass.h"
 #include "gpu/session_state.h"
+#include "gpu/shapes.h"
 
 namespace lily::gpu {
 namespace {
@@ -47,7 +48,7 @@ class Subject {
  private:
   const ModelConfig& config_;
   Options options_;
-  std::shared_ptr<NullDevice> device_ = std::make_shared<NullDevice>();
+  std::shared_ptr<NullDevice> device_ = std::make_shared<NullDevice>(NullContents::dropped);
   DescribedWeights described_;
   HostRegion region_;
   DeviceWeights weights_;
@@ -58,6 +59,7 @@ class Subject {
 
 StepReport report_decode(const ModelConfig& config, const DeclaredFormats& formats, const Options& options,
                          std::int64_t context) {
+  require_shapes(config);
   Subject subject(config, formats, options);
   const DeviceChoice greedy{.candidates = config.vocab_size};
   StepReport report = subject.report(context, 1, [&](Encoder& encoder, const StateViews& views) {
@@ -70,6 +72,7 @@ StepReport report_decode(const ModelConfig& config, const DeclaredFormats& forma
 
 StepReport report_prefill(const ModelConfig& config, const DeclaredFormats& formats, const Options& options,
                           std::int64_t context, std::int64_t rows) {
+  require_shapes(config);
   Subject subject(config, formats, options);
   std::unique_ptr<HostRouting> host;
   const auto row_count = static_cast<std::uint32_t>(rows);
