@@ -3,6 +3,8 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/metal/text.h"
@@ -44,14 +46,15 @@ struct Compiler::Libraries {
   };
   // Nothing may leave a completion handler, and whoever waits must go on: without memory, without words.
   void end(std::size_t index, id<MTLLibrary> _Nullable library, NSError* _Nullable error) noexcept {
-    const std::lock_guard lock(mutex);
-    Entry& entry = entries[index];
-    entry.library = library;
+    std::string text;
     try {
-      if (library == nil) entry.error = text_of(error);  // with a library it is a warning
+      if (library == nil) text = text_of(error);  // with a library it is a warning
     } catch (...) {
     }
-    entry.ended = true;
+    const std::lock_guard lock(mutex);
+    entries[index].library = library;
+    entries[index].error = std::move(text);
+    entries[index].ended = true;
     ended.notify_all();
   }
 
@@ -73,7 +76,12 @@ void Compiler::start(std::size_t index) {
   }
   const LibrarySource& source = bundle_.libraries()[index];
   const std::shared_ptr<Libraries> libraries = libraries_;
-  [device_ newLibraryWithSource:string_of(source.text)
+  NSString* text = [NSString stringWithUTF8String:source.text.c_str()];
+  if (text == nil) {  // not UTF-8
+    libraries->end(index, nil, nil);
+    return;
+  }
+  [device_ newLibraryWithSource:text
                         options:options_for(source)
               completionHandler:^(id<MTLLibrary> _Nullable library, NSError* _Nullable error) {
                 @autoreleasepool {
