@@ -35,7 +35,8 @@ compile() {
 }
 
 # What the kernels need; nothing of the engine, whose other backends are no part of these tests.
-sources=(src/lily_core/cpu/dispatch.cpp src/lily_core/cpu/amx_permission.cpp src/lily_core/cpu/activations.cpp)
+sources=(src/lily_core/cpu/dispatch.cpp src/lily_core/cpu/amx_permission.cpp src/lily_core/cpu/activations.cpp
+  src/lily_core/cpu/aligned_buffer.cpp)
 for unit in src/lily_core/cpu/isa/{neon,portable}_*.cpp; do
   [[ -e "$unit" ]] && sources+=("$unit")
 done
