@@ -175,6 +175,20 @@ def test_bring_in_reads_whole_files(tmp_path):
         bring_in([tmp_path / "missing"])
 
 
+def test_what_was_brought_in_is_mapped_without_waiting(tmp_path):
+    if filesystem(tmp_path) in ("tmpfs", "ramfs", "overlay"):
+        pytest.skip("the temporary folder is in memory")
+    file = tmp_path / "mapped"
+    file.write_bytes(bytes(range(256)) * 200_000)
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        assert bring_in([file], instead_of=[file]) == 0
+        with mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            before = major_faults()
+            assert sum(mapped[::4096]) == 0
+            assert major_faults() == before
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_bandwidth_of_a_buffer_in_the_cache_is_plausible(threads):
     rate = read_bandwidth(threads, buffer_bytes=1 << 20, runs=3)
