@@ -129,7 +129,12 @@ GraphCache::Graph* GraphCache::take_over(LaunchList& list) {
     if (count++ == 0) first = i;
   }
   if (count < kSameShape) return nullptr;
-  graphs_[first]->change_to(list);
+  try {
+    graphs_[first]->change_to(list);
+  } catch (...) {  // some of its kernels may have been changed
+    graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(first));
+    throw;
+  }
   std::rotate(graphs_.begin() + static_cast<std::ptrdiff_t>(first),
               graphs_.begin() + static_cast<std::ptrdiff_t>(first) + 1, graphs_.end());
   return graphs_.back().get();
