@@ -115,3 +115,15 @@ def test_cached_types_differ_little(load, ids, expected) -> None:
     logits = fresh_logits(load(kv_cache_type="bfloat16"), ids)
     error = np.abs(logits - expected[-1]).max() / np.abs(expected[-1]).max()
     assert 0 < error < 0.05
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_heads_that_share_keys_are_divided_between_threads(threads: int) -> None:
+    """lily-tiny has one key/value head for eight query heads: with two threads they are two tasks, of four heads."""
+    ids = random_ids(90, 7)
+    with lily.Model.load("lily-tiny", threads=1) as one, one.session() as session:
+        wanted = [np.array(session.prefill(ids[:70])), *(np.array(session.decode(token)) for token in ids[70:])]
+    with lily.Model.load("lily-tiny", threads=threads) as several, several.session() as session:
+        assert np.array_equal(session.prefill(ids[:70]), wanted[0])
+        for token, logits in zip(ids[70:], wanted[1:], strict=True):
+            assert np.array_equal(session.decode(token), logits)

@@ -9,6 +9,8 @@ namespace {
 
 // Query rows (positions x heads that share a key/value head) that one task attends at once.
 constexpr std::int64_t kTaskQueryRows = 128;
+// Query heads of one position that a task attends at least: they share what is read, and the kernel's registers.
+constexpr std::int64_t kTaskHeads = 4;
 
 }  // namespace
 
@@ -51,26 +53,26 @@ void CpuBackend::prepare_query_key_value(const AttentionWeights& attention, KvCa
   }
 }
 
-// Rows [row_begin, row_end) of the chunk, for the query heads that share one key/value head, output gate included.
-void CpuBackend::attend(KvCache& cache, std::int64_t position, std::int64_t key_value_head, std::int64_t row_begin,
-                        std::int64_t row_end, std::int64_t first_needed_row, std::int64_t worker) {
+// The output gate included.
+void CpuBackend::attend(KvCache& cache, std::int64_t position, const AttentionTask& task, std::int64_t first_needed_row,
+                        std::int64_t worker) {
   const std::int64_t head_dim = config_.head_dim;
   const std::int64_t heads = config_.num_attention_heads;
-  const std::int64_t heads_per_key = heads / config_.num_key_value_heads;
+  const std::int64_t key_value_head = task.head_begin / (heads / config_.num_key_value_heads);
   WorkerScratch& own = scratch(worker);
   own.queries.clear();
   own.outputs.clear();
   own.visible.clear();
-  for (std::int64_t row = row_begin; row < row_end; ++row) {
-    for (std::int64_t i = 0; i < heads_per_key; ++i) {
-      const std::int64_t index = (row - first_needed_row) * heads + key_value_head * heads_per_key + i;
+  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
+    for (std::int64_t head = task.head_begin; head < task.head_end; ++head) {
+      const std::int64_t index = (row - first_needed_row) * heads + head;
       own.queries.push_back(query_.data() + index * 2 * head_dim);
       own.outputs.push_back(mixed_.data() + index * head_dim);
       own.visible.push_back(position + row + 1);
     }
   }
   const auto count = static_cast<std::int64_t>(own.queries.size());
-  cache.spans(key_value_head, position + row_end, own.spans);
+  cache.spans(key_value_head, position + task.row_end, own.spans);
   own.attention.reserve(static_cast<std::int64_t>(kernels_.attention_scratch_bytes(count, head_dim)));
   kernels_.attention({.rows = count,
                       .head_dim = head_dim,
@@ -120,11 +122,18 @@ void CpuBackend::attention_block(std::int64_t layer, SessionState& state, std::i
   const std::int64_t heads_per_key = config_.num_attention_heads / config_.num_key_value_heads;
   const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueryRows / heads_per_key);
   const std::int64_t row_tasks = (needed + task_rows - 1) / task_rows;
-  pool_.parallel_for(row_tasks * config_.num_key_value_heads, [&](std::int64_t task, std::int64_t worker) {
+  // With more threads than tasks the heads that share keys and values are divided too.
+  const std::int64_t idle = pool_.size() / (row_tasks * config_.num_key_value_heads);
+  const std::int64_t parts = std::clamp(heads_per_key / kTaskHeads, std::int64_t{1}, std::max<std::int64_t>(1, idle));
+  const std::int64_t head_tasks = config_.num_key_value_heads * parts;
+  pool_.parallel_for(row_tasks * head_tasks, [&](std::int64_t index, std::int64_t worker) {
     // Late rows see the most positions: take them first, so that the last tasks are short.
-    const std::int64_t begin = first_needed_row + (row_tasks - 1 - task / config_.num_key_value_heads) * task_rows;
-    attend(cache, position, task % config_.num_key_value_heads, begin, std::min(begin + task_rows, rows_),
-           first_needed_row, worker);
+    const std::int64_t begin = first_needed_row + (row_tasks - 1 - index / head_tasks) * task_rows;
+    const std::int64_t first_head = index % head_tasks / parts * heads_per_key;
+    const std::int64_t part = index % head_tasks % parts;
+    const AttentionTask task{first_head + heads_per_key * part / parts, first_head + heads_per_key * (part + 1) / parts,
+                             begin, std::min(begin + task_rows, rows_)};
+    attend(cache, position, task, first_needed_row, worker);
   });
   output_.bind(mixed_.data(), needed, query_dim, {&attention.o_proj});
   quantize_all(output_);

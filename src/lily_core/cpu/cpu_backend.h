@@ -55,6 +55,14 @@ struct ExpertGroup {
   std::int64_t count;  // assignments
 };
 
+// Query heads [head_begin, head_end), which share a key/value head, of the chunk's rows [row_begin, row_end).
+struct AttentionTask {
+  std::int64_t head_begin;
+  std::int64_t head_end;
+  std::int64_t row_begin;
+  std::int64_t row_end;
+};
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels, std::int64_t threads,
@@ -93,8 +101,8 @@ class CpuBackend final : public Backend {
   void prepare_rope(std::int64_t position);
   void prepare_query_key_value(const AttentionWeights& attention, KvCache& cache, std::int64_t position,
                                std::int64_t row, std::int64_t first_needed_row);
-  void attend(KvCache& cache, std::int64_t position, std::int64_t key_value_head, std::int64_t row_begin,
-              std::int64_t row_end, std::int64_t first_needed_row, std::int64_t worker);
+  void attend(KvCache& cache, std::int64_t position, const AttentionTask& task, std::int64_t first_needed_row,
+              std::int64_t worker);
 
   // moe_block.cpp
   void route_row(std::int64_t row);
