@@ -41,6 +41,7 @@ class MetalDiagnosis:
     tensor_gemm: bool = False
     tensor_reason: str = ""
     kernels: int = 0
+    rejected: tuple[str, ...] = ()  # what the compiler says of sources that it does not take
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class Diagnosis:
     metal_sources: str  # the folder of the kernels' sources
     metal_files: int
     environment: dict[str, str]  # variables of Lily that are set
+
+    def _compiler(self) -> str:
+        if self.metal.rejected:
+            return "rejects " + "\n".join(self.metal.rejected)
+        return "not tried" if self.metal.missing else "takes all sources"
 
     def to_dict(self) -> dict[str, Any]:
         """All facts, ready for JSON."""
@@ -89,6 +95,7 @@ class Diagnosis:
                                       f"{metal.tensor_reason or 'not tried'}"),
                 ("working set", f"{_gibibytes(metal.working_set_bytes)} recommended, one buffer at most "
                                 f"{_gibibytes(metal.buffer_bytes)}"),
+                ("Metal compiler", self._compiler()),
                 ("residency sets", "yes" if metal.residency_sets else "no: they need macOS 15"),
             ]  # fmt: skip
         files = f"{self.metal_files} files" if self.metal_files else "none (install Lily, or set LILY_METAL_SOURCES)"
@@ -165,7 +172,7 @@ def _metal() -> MetalDiagnosis:
         for field in dataclasses.fields(MetalDiagnosis)
         if field.name != "missing"
     }
-    return MetalDiagnosis(missing=facts.problem, **values)
+    return MetalDiagnosis(missing=facts.problem, **{**values, "rejected": tuple(facts.rejected)})
 
 
 def _missing_build() -> str:

@@ -74,6 +74,7 @@ class Facts:
     tensor_gemm = False
     tensor_reason = "the self-test differs: row 9"
     kernels = 44
+    rejected: tuple[str, ...] = ()
 
 
 def test_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,12 @@ def test_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     text = str(diagnosis)
     for fact in ("Apple M5", "Apple10", "applegpu_g17g", "26.2", "18.0 GiB", "not used: the self-test differs: row 9"):
         assert fact in text
-    assert diagnosis.chosen == "metal"
+    assert diagnosis.chosen == "metal" and "takes all sources" in text
+    monkeypatch.setattr(Facts, "rejected", ["gemm.metal: gemm.metal:7: error: no", "norm.metal: ..."])
+    rejecting = diagnose()
+    assert rejecting.metal.rejected == ("gemm.metal: gemm.metal:7: error: no", "norm.metal: ...")
+    assert "rejects gemm.metal" in str(rejecting) and "norm.metal" in str(rejecting)
+    assert json.loads(json.dumps(rejecting.to_dict()))["metal"]["rejected"][1] == "norm.metal: ..."
 
 
 def test_a_mac_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +103,5 @@ def test_a_mac_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_core.device, "metal_facts", Nothing)
     assert "not usable: Metal shows this process no GPU" in str(diagnose())
+    monkeypatch.setattr(Nothing, "device", "Apple Paravirtual device")
+    assert "not tried" in str(diagnose()) and "takes all sources" not in str(diagnose())

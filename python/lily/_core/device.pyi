@@ -102,6 +102,9 @@ class MetalFacts:
     @property
     def kernels(self) -> int: ...
 
+    @property
+    def rejected(self) -> list[str]: ...
+
 def metal_facts() -> MetalFacts | None:
     """What this machine has, or None in a build without Metal."""
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
 #include "device/open.h"
@@ -30,7 +31,8 @@ void bind_metal(nb::module_& devices) {
       .def_ro("residency_sets", &MetalFacts::residency_sets)
       .def_ro("tensor_gemm", &MetalFacts::tensor_gemm)
       .def_ro("tensor_reason", &MetalFacts::tensor_reason)
-      .def_ro("kernels", &MetalFacts::kernels);
+      .def_ro("kernels", &MetalFacts::kernels)
+      .def_ro("rejected", &MetalFacts::rejected);
   devices.def("metal_facts", &device::metal_facts, nb::call_guard<nb::gil_scoped_release>(),
               "What this machine has, or None in a build without Metal.");
   devices.def("open", &device::open, "name"_a, nb::call_guard<nb::gil_scoped_release>(),

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "device/device.h"
 
@@ -27,14 +28,15 @@ struct MetalFacts {
   bool residency_sets = false;
   bool tensor_gemm = false;
   std::string tensor_reason;
-  std::uint64_t kernels = 0;  // in the packaged sources
+  std::uint64_t kernels = 0;          // in the packaged sources
+  std::vector<std::string> rejected;  // what the compiler says of sources that it does not take
 };
 
 // Whether this process can see a GPU that the device takes.
 [[nodiscard]] bool has_metal();
 // Throws Error(backend) saying what is missing.
 [[nodiscard]] std::shared_ptr<Device> open_metal();
-// Nothing in a build without Metal. Opens the device to learn what it would use.
+// Nothing in a build without Metal. Opens the device to learn what it would use, and compiles the sources.
 [[nodiscard]] std::optional<MetalFacts> metal_facts();
 
 }  // namespace lily::device

@@ -144,6 +144,21 @@ void MetalDevice::compile(std::span<const PipelineRequest> requests, const Compi
   run_on_threads(requests.size(), std::clamp(std::thread::hardware_concurrency(), 2U, 8U), work, tell);
 }
 
+std::vector<std::string> MetalDevice::rejected_sources() {
+  std::vector<std::string> messages;
+  for (std::size_t i = 0; i < sources_.libraries().size(); ++i) {
+    if (sources_.libraries()[i].uses_tensors()) continue;
+    @autoreleasepool {
+      try {
+        static_cast<void>(compiler_.library(i));
+      } catch (const Error& error) {
+        messages.emplace_back(error.what());
+      }
+    }
+  }
+  return messages;
+}
+
 std::unique_ptr<Ticket> MetalDevice::submit(std::span<const Stage> stages) { return submission_.submit(stages); }
 
 const TensorVerdict& MetalDevice::tensor_verdict() {
@@ -204,6 +219,7 @@ std::optional<MetalFacts> metal_facts() {
     try {
       metal::MetalDevice device(gpu);
       for (const metal::LibrarySource& library : device.sources().libraries()) facts.kernels += library.kernels.size();
+      facts.rejected = device.rejected_sources();
       const metal::TensorVerdict& verdict = device.tensor_verdict();
       facts.tensor_gemm = verdict.enabled;
       facts.tensor_reason = verdict.reason;

@@ -101,7 +101,8 @@ id<MTLLibrary> Compiler::library(std::size_t index) {
   id<MTLLibrary> library = entry.library;
   if (library == nil) {
     throw Error(ErrorKind::backend,
-                "Metal's compiler rejects " + bundle_.libraries()[index].name + ".metal: " + entry.error);
+                "Metal's compiler rejects " + bundle_.libraries()[index].name + ".metal (please report this with the output of `lily doctor`; "
+                "until then, load models with backend=\"cpu\"): " + entry.error);
   }
   return library;
 }

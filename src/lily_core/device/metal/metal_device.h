@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "device/device.h"
 #include "device/metal/compiler.h"
@@ -47,6 +48,8 @@ class MetalDevice final : public Device {
   // Decided when it is first asked for.
   [[nodiscard]] const TensorVerdict& tensor_verdict();
   [[nodiscard]] const SourceBundle& sources() const { return sources_; }
+  // Compiles all plain libraries: what the compiler says of those that it rejects.
+  [[nodiscard]] std::vector<std::string> rejected_sources();
 
  private:
   void run_first_commands();
