@@ -9,7 +9,8 @@ constant int kGroupSize [[function_constant(kGroupSizeIndex)]];
 constant int kNormInput [[function_constant(kNormInputIndex)]];
 constant int kAccumulate [[function_constant(kAccumulateIndex)]];
 
-// A simdgroup does kLaneRows rows of the segment that its threadgroup falls into.
+// A residual: each simdgroup does kLaneRows rows of the segment that its threadgroup falls into. A bf16 vector: the
+// threadgroup does so many, its simdgroups sharing the columns.
 [[kernel, max_total_threads_per_threadgroup(kGemvThreads)]] void gemv_segments(
     device const uint* codes_0 [[buffer(0)]],  // segment s: matrix [rows[s], columns]
     device const bfloat* scales_0 [[buffer(1)]],
@@ -33,18 +34,18 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
     uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
+  const uint block_rows = kNormInput != 0 ? uint(kGemvRows) : uint(kSplitRows);
   uint segment = 0;
-  uint block = group;  // of kGemvRows rows, inside the segment
+  uint block = group;  // of block_rows rows, inside the segment
   UNROLL for (uint s = 0; s < 3; s++) {
-    const uint blocks = (args.rows[s] + kGemvRows - 1) / kGemvRows;
+    const uint blocks = (args.rows[s] + block_rows - 1) / block_rows;
     if (segment == s && s + 1 < args.segments && block >= blocks) {
       block -= blocks;
       segment = s + 1;
     }
   }
   const uint rows = args.rows[segment];
-  const uint first_row = block * kGemvRows + simdgroup * kLaneRows;
-  if (kNormInput == 0 && first_row >= rows) return;
+  const uint first_row = block * block_rows + (kNormInput != 0 ? simdgroup * kLaneRows : 0u);
 
   const PackedMatrix matrix =
       packed_matrix(segment == 0 ? codes_0 : segment == 1 ? codes_1 : segment == 2 ? codes_2 : codes_3,
@@ -53,15 +54,17 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
                     args.columns, uint(kGroupSize));
   threadgroup float4 staged[kStagedColumns / 4];
   threadgroup float partial[kGemvThreads / kSimdWidth];
+  threadgroup float4 shares[kGemvThreads / kSimdWidth];
+  ThreadPlace place;
+  place.simdgroup = simdgroup;
+  place.lane = lane;
   float4 sums;
   if (kNormInput != 0) {
-    ThreadPlace place;
-    place.simdgroup = simdgroup;
-    place.lane = lane;
     const InputVector input = input_vector(x, norm_weight, args.eps);
     multiply_normalized<1>(kBits, &matrix, input, first_row, place, staged, partial, &sums);
   } else {
-    sums = multiply_rows(kBits, matrix, x, first_row, lane);
+    sums = multiply_shared_rows(kBits, matrix, x, first_row, place, shares);
+    if (simdgroup != 0) return;
   }
 
   device float* out = segment == 0 ? out_0 : segment == 1 ? out_1 : segment == 2 ? out_2 : out_3;

@@ -46,7 +46,8 @@ enum LaunchSize {
   kRowThreads = 128,        // of a threadgroup that works on one row
   kElementThreads = 256,    // elements a threadgroup of elementwise kernels: one a thread
   kGemvThreads = 128,       // four simdgroups,
-  kGemvRows = 16,           // four matrix rows each
+  kGemvRows = 16,           // four matrix rows each;
+  kSplitRows = 4,           // with a bf16 vector: four rows, whose columns the simdgroups share
   kDownRows = 4,            // expert_down: matrix rows a threadgroup,
   kDownThreads = 288,       // a simdgroup for each of nine experts, more take turns
   kTileThreads = 128,       // GEMM: four simdgroups
@@ -84,7 +85,8 @@ struct NormArgs {
 // gemv_segments: up to 4 matrices of one format times the same vector. Segment s: matrix @3s @3s+1 @3s+2, out f32 [rows[s]]
 // @(14 + s). x @12: bf16 [columns], or with kNormInput f32 [columns], norm weight f32 [columns] @13. args @18. Constants:
 // kBits, kGroupSize, kNormInput, kAccumulate (0 or 1, all segments alike).
-// Launch: {sum over segments of ceil(rows[s] / kGemvRows)} kGemvThreads; a threadgroup works on one segment.
+// Launch: {sum over segments of ceil(rows[s] / kGemvRows), or kSplitRows without kNormInput} kGemvThreads; a threadgroup
+// works on one segment.
 struct GemvArgs {
   uint32_t segments;
   uint32_t columns;

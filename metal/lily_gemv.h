@@ -300,27 +300,48 @@ METAL_FUNC float4 step_products(PackedMatrix matrix, device const uint* x, uint 
   return sums;
 }
 
-// A lane's shares of rows [first_row, first_row + kLaneRows) times x bf16.
+// A lane's shares of rows [first_row, first_row + kLaneRows) times x bf16; the caller is one of `parts` simdgroups that
+// share the columns.
 template <int BITS, int WORDS>
-METAL_FUNC float4 lane_products(PackedMatrix matrix, device const uint* x, uint first_row, uint lane) {
+METAL_FUNC float4 lane_products(PackedMatrix matrix, device const uint* x, uint first_row, uint lane, uint part,
+                                uint parts) {
   constexpr uint width = WORDS * 32 / BITS;
-  constexpr uint step = width * kSimdWidth;
+  const uint step = width * kSimdWidth * parts;
   float4 sums = float4(0.0f);
-  uint column = lane * width;
-  for (; column + step < matrix.columns; column += 2u * step) {
-    sums += step_products<BITS, WORDS, 2>(matrix, x, first_row, column);
+  uint column = (part * kSimdWidth + lane) * width;
+  if (parts == 1) {
+    for (; column + step < matrix.columns; column += 2u * step) {
+      sums += step_products<BITS, WORDS, 2>(matrix, x, first_row, column);
+    }
   }
-  if (column < matrix.columns) sums += step_products<BITS, WORDS, 1>(matrix, x, first_row, column);
+  for (; column < matrix.columns; column += step) sums += step_products<BITS, WORDS, 1>(matrix, x, first_row, column);
   return sums;
 }
 
-// The rows times x bf16, for all lanes. Few columns are spread over all lanes.
-METAL_FUNC float4 multiply_rows(int bits, PackedMatrix matrix, device const uint* x, uint first_row, uint lane) {
+// The rows times this simdgroup's part of x bf16, for all lanes. Few columns are spread over all lanes.
+METAL_FUNC float4 multiply_part(int bits, PackedMatrix matrix, device const uint* x, uint first_row, uint lane,
+                                uint part, uint parts) {
   if (bits == 4) {
-    return simd_sum(matrix.columns < 1024u ? lane_products<4, 2>(matrix, x, first_row, lane)
-                                           : lane_products<4, 4>(matrix, x, first_row, lane));
+    return simd_sum(matrix.columns < 1024u * parts ? lane_products<4, 2>(matrix, x, first_row, lane, part, parts)
+                                                   : lane_products<4, 4>(matrix, x, first_row, lane, part, parts));
   }
-  if (bits == 8) return simd_sum(lane_products<8, 4>(matrix, x, first_row, lane));
-  return simd_sum(matrix.columns % 8u == 0u ? lane_products<16, 4>(matrix, x, first_row, lane)
-                                            : lane_products<16, 1>(matrix, x, first_row, lane));
+  if (bits == 8) return simd_sum(lane_products<8, 4>(matrix, x, first_row, lane, part, parts));
+  return simd_sum(matrix.columns % 8u == 0u ? lane_products<16, 4>(matrix, x, first_row, lane, part, parts)
+                                            : lane_products<16, 1>(matrix, x, first_row, lane, part, parts));
+}
+
+METAL_FUNC float4 multiply_rows(int bits, PackedMatrix matrix, device const uint* x, uint first_row, uint lane) {
+  return multiply_part(bits, matrix, x, first_row, lane, 0u, 1u);
+}
+
+// The same by all simdgroups of the threadgroup together, in a fixed order of additions; the sums are simdgroup 0's.
+METAL_FUNC float4 multiply_shared_rows(int bits, PackedMatrix matrix, device const uint* x, uint first_row,
+                                       ThreadPlace thread_place, threadgroup float4* partial) {
+  constexpr uint parts = kGemvThreads / kSimdWidth;
+  const float4 own = multiply_part(bits, matrix, x, first_row, thread_place.lane, thread_place.simdgroup, parts);
+  if (thread_place.lane == 0) partial[thread_place.simdgroup] = own;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float4 sums = float4(0.0f);
+  UNROLL for (uint i = 0; i < parts; i++) sums += partial[i];
+  return sums;
 }

@@ -12,7 +12,7 @@ from device_runner import from_bfloat16, pack, run, sim
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
 
-ROWS, THREADS = 16, 128  # kGemvRows, kGemvThreads
+ROWS, SPLIT_ROWS, THREADS = 16, 4, 128  # kGemvRows, kSplitRows, kGemvThreads
 EPS = 1e-6
 # A sum passes through at most 64 roundings of float32 (2^-24 each): up to 16 products and 4 sums in a lane's part, the
 # bias's, up to 16 parts, 5 levels between lanes, the norm's factor, the addition to the output. Their directions are
@@ -54,7 +54,7 @@ class Case:
             "gemv_segments",
             buffers,
             args=pack(count, columns, EPS, *rows, *[0] * (4 - count)),
-            threadgroups=(sum(-(-r // ROWS) for r in rows),),
+            threadgroups=(sum(-(-r // (ROWS if self.norm_input else SPLIT_ROWS)) for r in rows),),
             threads=THREADS,
             constants={**first.constants, 4: int(self.norm_input), 5: int(self.accumulate)},
         )

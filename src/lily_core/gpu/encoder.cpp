@@ -111,12 +111,13 @@ void Encoder::gemv_of_one_format(std::span<const GemvSegment> segments, const Ge
   args::GemvArgs arguments{
       .segments = static_cast<std::uint32_t>(segments.size()), .columns = first.columns, .eps = eps_, .rows = {}};
   std::vector<Operand> operands;
+  const std::uint32_t threadgroup_rows = input.norm_weight != nullptr ? args::kGemvRows : args::kSplitRows;
   std::uint32_t threadgroups = 0;
   for (std::uint32_t s = 0; s < kGemvSegments; ++s) {
     if (s < segments.size()) {
       add_matrix(operands, 3 * s, *segments[s].matrix);
       arguments.rows[s] = segments[s].matrix->rows;
-      threadgroups += divide_up(segments[s].matrix->rows, args::kGemvRows);
+      threadgroups += divide_up(segments[s].matrix->rows, threadgroup_rows);
     } else {
       for (std::uint32_t i = 0; i < 3; ++i) operands.push_back(unused(3 * s + i, operands[i]));
     }
