@@ -55,7 +55,7 @@ def main() -> None:
     given = parser.parse_args()
     switches: dict[str, Any] = {}
     if given.off:
-        switches["options"] = Options.all_off() if given.off == ["all"] else Options().without(*given.off)
+        switches["options"] = Options().without(*given.off)
     one = run(given.model, given.positions, threads=given.threads, backend=given.backend)
     other = run(given.model, given.positions, threads=given.threads, backend=given.other, **switches)
     for kind in ("as a prompt", "step by step"):
