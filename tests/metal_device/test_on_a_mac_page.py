@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,33 @@ def test_python_for_a_mac_alone_is_python() -> None:
     alone = [text for text in PYTHON if "import Metal" in text]
     assert len(alone) == 1 and len(PYTHON) >= 4
     compile(alone[0], "block", "exec")
+
+
+def calls_while_importing(tree: ast.AST) -> Iterator[str]:
+    """Names of functions that a module calls when it is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func).rpartition(".")[2]
+        yield from calls_while_importing(node)
+
+
+def test_importing_touches_no_gpu() -> None:
+    opening = {
+        "available_backends",
+        "choose_backend",
+        "available_devices",
+        "metal_facts",
+        "diagnose",
+        "model_on",
+        "load",
+    }
+    files = list((ROOT / "python" / "lily").rglob("*.py"))
+    for path in files:
+        called = set(calls_while_importing(ast.parse(path.read_text(encoding="utf-8"))))
+        assert not called & opening, (path, called & opening)
+    assert len(files) > 50 and "rich" in list(calls_while_importing(ast.parse("class A:\n    x = a.rich(1)")))
 
 
 def test_every_open_question_has_a_command() -> None:
