@@ -126,9 +126,8 @@ void CpuBackend::multiply_block(const WeightBlock& block, const Activations& x, 
 
 // Weight rows of a task when `row_count` activation rows meet `weight_rows` in all: at least eight tasks a thread.
 std::int64_t CpuBackend::task_rows(std::int64_t weight_rows, std::int64_t row_count) const {
-  if (row_count > kReadingRows) return kTaskRows;
   const std::int64_t tasks = weight_rows / (8 * pool_.size() * kTaskRows);
-  return std::clamp(tasks * kTaskRows, kTaskRows, kMaxTaskRows);
+  return std::clamp(tasks * kTaskRows, kTaskRows, row_count > kReadingRows ? kMaxTaskRows : kMaxReadingRows);
 }
 
 void CpuBackend::multiply(std::initializer_list<Product> products, const Activations& x) {

@@ -17,9 +17,11 @@ namespace lily::cpu {
 
 // Weight rows of one task: enough work to pay for taking it, few enough to balance the threads.
 inline constexpr std::int64_t kTaskRows = 4 * kRowTile;
-// With few activation rows reading the weights is the work: tasks are larger where there are many.
+// The most where there are many: with several activation rows each task prepares them once, with few reading the
+// weights is the work.
+inline constexpr std::int64_t kMaxTaskRows = 4 * kTaskRows;
 inline constexpr std::int64_t kReadingRows = 4;
-inline constexpr std::int64_t kMaxTaskRows = 2 * kTaskRows;
+inline constexpr std::int64_t kMaxReadingRows = 2 * kTaskRows;
 
 // Memory that one worker thread uses inside a task.
 struct WorkerScratch {

@@ -5,6 +5,7 @@
 // Both sum a group exactly and finish it with the same two fused multiply-adds (cpu/kernels.h).
 #pragma once
 
+#include "cpu/matmul/read_ahead.h"
 #include "cpu/matmul/unpack.h"
 
 namespace lily::cpu {
@@ -141,7 +142,10 @@ void many_rows(const MatmulArgs& args, std::int64_t row_begin, const UnitScratch
   constexpr std::int64_t unit_rows = unit_vectors * Isa::lanes;
   for (std::int64_t row = row_begin; row < args.row_end; row += unit_rows) {
     const int tiles = args.row_end - row > kRowTile && unit_rows > kRowTile ? 2 : 1;
-    for (int t = 0; t < tiles; ++t) unpack_tile<Isa, Bits>(*args.weight, row + t * kRowTile, t, unit);
+    for (int t = 0; t < tiles; ++t) {
+      unpack_tile<Isa, Bits>(*args.weight, row + t * kRowTile, t, unit,
+                             fetch_tile(args, row + unit_rows + t * kRowTile));
+    }
     if (tiles * tile_vectors % Isa::block_vectors == 0) {
       unit_blocks<Isa, Bits, Isa::block_vectors>(args, row, tiles * tile_vectors, unit);
     } else {

@@ -227,9 +227,14 @@ inline void amx_block(const MatmulArgs& args, std::int64_t row, int tiles, const
 }
 
 template <int Bits>
-inline void unpack_amx_unit(const Matrix& weight, std::int64_t row, int tiles, const AmxScratch& scratch) {
+inline void unpack_amx_unit(const MatmulArgs& args, std::int64_t row, int tiles, const AmxScratch& scratch) {
+  const Matrix& weight = *args.weight;
   const UnitScratch unit{scratch.codes, scratch.scales, scratch.biases, scratch.code_bytes, scratch.scale_count};
-  for (int tile = 0; tile < tiles; ++tile) unpack_tile<Avx512, Bits>(weight, row + tile * kRowTile, tile, unit);
+  for (int tile = 0; tile < tiles; ++tile) {
+    // The same tile of the next unit comes from memory while this one is multiplied.
+    const std::byte* ahead = fetch_tile(args, row + (kAmxUnitTiles + tile) * kRowTile);
+    unpack_tile<Avx512, Bits>(weight, row + tile * kRowTile, tile, unit, ahead);
+  }
 }
 
 template <int Bits>
@@ -250,7 +255,7 @@ void amx_rows(const MatmulArgs& args) {
   for (std::int64_t row = args.row_begin; row < args.row_end; row += kAmxUnitTiles * kRowTile) {
     const std::int64_t left = (args.row_end - row + kRowTile - 1) / kRowTile;
     const int tiles = static_cast<int>(left < kAmxUnitTiles ? left : kAmxUnitTiles);
-    unpack_amx_unit<Bits>(weight, row, tiles, scratch);
+    unpack_amx_unit<Bits>(args, row, tiles, scratch);
     for (std::int64_t block = 0; block < blocks; ++block) {
       const AmxBlock x = held ? prepared[block] : prepare(block, 0);
       // The tile loads do not tell the compiler what memory they read.

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "cpu/matmul/affine.h"
-#include "cpu/matmul/read_ahead.h"
 #include "cpu/matmul/vectors_avx512.h"
 
 namespace lily::cpu {

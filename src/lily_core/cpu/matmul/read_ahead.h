@@ -24,6 +24,26 @@ inline constexpr std::int64_t kAheadBytes = 16384;  // of codes, between what is
 // Into the second-level cache, which can have more reads under way than the first.
 inline void fetch_ahead(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
+// Fetches the scales and biases of the tile at a row.
+inline void fetch_tile_scales(const Matrix& matrix, std::int64_t row) {
+  const std::int64_t stride = bytes_of_row_scales(matrix);
+  for (std::int64_t i = 0; i < kTileRows * stride; i += 64) {
+    fetch_ahead(matrix.scales + row * stride + i);
+    fetch_ahead(matrix.biases + row * stride + i);
+  }
+}
+
+// Fetches the scales and biases of a tile of the block or, behind its end, of what is read next. Returns where its
+// codes begin, for unpack_tile to fetch; nullptr: nothing is known.
+inline const std::byte* fetch_tile(const MatmulArgs& args, std::int64_t row) {
+  const bool inside = row < args.row_end;
+  const Matrix* matrix = inside ? args.weight : args.next_weight;
+  if (matrix == nullptr) return nullptr;
+  const std::int64_t at = inside ? row : args.next_row + row - args.row_end;
+  fetch_tile_scales(*matrix, at);
+  return matrix->weight + at * bytes_of_row(*matrix);
+}
+
 class ReadAhead {
  public:
   explicit ReadAhead(const MatmulArgs& args)
@@ -46,13 +66,7 @@ class ReadAhead {
   // Fetches the scales and biases of a tile, as far ahead of the tile at `row`.
   void fetch_scales(std::int64_t row) const {
     const std::int64_t over = row + rows_ahead_ - end_;
-    const Matrix& matrix = over < 0 ? weight_ : next_;
-    const std::int64_t stride = bytes_of_row_scales(matrix);
-    const std::int64_t at = (over < 0 ? row + rows_ahead_ : next_row_ + over) * stride;
-    for (std::int64_t i = 0; i < kTileRows * stride; i += 64) {
-      fetch_ahead(matrix.scales + at + i);
-      fetch_ahead(matrix.biases + at + i);
-    }
+    fetch_tile_scales(over < 0 ? weight_ : next_, over < 0 ? row + rows_ahead_ : next_row_ + over);
   }
 
  private:

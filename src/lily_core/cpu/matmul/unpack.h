@@ -2,7 +2,7 @@
 // vector are the weight rows: no dot product then needs a horizontal sum.
 #pragma once
 
-#include "cpu/matmul/tile.h"
+#include "cpu/matmul/read_ahead.h"
 
 namespace lily::cpu {
 namespace {
@@ -15,11 +15,18 @@ inline void load_quad(const Rows& rows, std::int64_t offset, int first_row, type
   Isa::transpose_words(mixed, out);
 }
 
-// codes: [columns / 4][16][4] bytes, columns in ColumnOrder::nibble (4 bits) or natural (8 bits).
+// The share of a tile at `ahead` that is fetched while the quad at `offset` is unpacked.
+inline void fetch_quad(const std::byte* ahead, std::int64_t offset) {
+  unrolled<kTileRows * kQuadBytes / 64>([&](auto line) { fetch_ahead(ahead + offset * kTileRows + 64 * line); });
+}
+
+// codes: [columns / 4][16][4] bytes, columns in ColumnOrder::nibble (4 bits) or natural (8 bits). As many bytes from
+// `ahead` on are fetched meanwhile, unless it is nullptr.
 template <class Isa, int Bits, class Rows>
-inline void unpack_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t* codes) {
+inline void unpack_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t* codes, const std::byte* ahead) {
   constexpr int steps = Bits == 4 ? 8 : 4;  // of a quad
   for (std::int64_t offset = 0; offset < row_bytes; offset += kQuadBytes) {
+    if (ahead != nullptr) fetch_quad(ahead, offset);
     for (int first_row = 0; first_row < kTileRows; first_row += Isa::lanes) {
       typename Isa::Int words[4];
       load_quad<Isa>(rows, offset, first_row, words);
@@ -92,15 +99,16 @@ inline void prefetch_next_scales(const Matrix& weight, std::int64_t row) {
 }
 
 template <class Isa, int Bits>
-inline void unpack_tile(const Matrix& weight, std::int64_t row, std::int64_t slot, const UnitScratch& unit) {
+inline void unpack_tile(const Matrix& weight, std::int64_t row, std::int64_t slot, const UnitScratch& unit,
+                        const std::byte* ahead = nullptr) {
   const std::int64_t row_bytes = weight.columns * Bits / 8;
   const std::byte* base = weight.weight + row * row_bytes;
   std::uint8_t* codes = unit.codes + slot * unit.code_bytes;
   const std::int64_t left = weight.rows - row;
   if (left >= kRowTile) {
-    unpack_codes<Isa, Bits>(StridedRows{base, row_bytes}, row_bytes, codes);
+    unpack_codes<Isa, Bits>(StridedRows{base, row_bytes}, row_bytes, codes, ahead);
   } else {
-    unpack_codes<Isa, Bits>(ClampedRows{base, row_bytes, static_cast<int>(left) - 1}, row_bytes, codes);
+    unpack_codes<Isa, Bits>(ClampedRows{base, row_bytes, static_cast<int>(left) - 1}, row_bytes, codes, ahead);
   }
   unpack_tile_scales<Isa>(weight, row, slot, unit);
 }

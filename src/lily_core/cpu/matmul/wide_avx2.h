@@ -67,10 +67,11 @@ inline void join_row(const std::int8_t* high, const std::int8_t* low, std::int64
 }
 
 template <int Bits, class Rows>
-inline void widen_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t* codes) {
+inline void widen_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t* codes, const std::byte* ahead) {
   constexpr int steps = 16 / Bits;  // of a word
   const __m256i mask = _mm256_set1_epi32(Bits == 4 ? 0x000f000f : 0x00ff00ff);
   for (std::int64_t offset = 0; offset < row_bytes; offset += kQuadBytes) {
+    if (ahead != nullptr) fetch_quad(ahead, offset);
     for (int first_row = 0; first_row < kTileRows; first_row += Avx2::lanes) {
       __m256i words[4];
       load_quad<Avx2>(rows, offset, first_row, words);
@@ -86,14 +87,16 @@ inline void widen_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t* 
 }
 
 template <int Bits>
-inline void widen_tile(const Matrix& weight, std::int64_t row, const WideScratch& scratch) {
+inline void widen_tile(const MatmulArgs& args, std::int64_t row, const WideScratch& scratch) {
+  const Matrix& weight = *args.weight;
+  const std::byte* ahead = fetch_tile(args, row + kRowTile);
   const std::int64_t row_bytes = weight.columns * Bits / 8;
   const std::byte* base = weight.weight + row * row_bytes;
   const std::int64_t left = weight.rows - row;
   if (left >= kRowTile) {
-    widen_codes<Bits>(StridedRows{base, row_bytes}, row_bytes, scratch.codes);
+    widen_codes<Bits>(StridedRows{base, row_bytes}, row_bytes, scratch.codes, ahead);
   } else {
-    widen_codes<Bits>(ClampedRows{base, row_bytes, static_cast<int>(left) - 1}, row_bytes, scratch.codes);
+    widen_codes<Bits>(ClampedRows{base, row_bytes, static_cast<int>(left) - 1}, row_bytes, scratch.codes, ahead);
   }
   unpack_tile_scales<Avx2>(weight, row, 0, scratch.unit);
 }
@@ -180,7 +183,7 @@ void wide_rows(const MatmulArgs& args, std::int64_t row_begin) {
       join_row<Bits>(x.high + input * x.stride, x.low + input * x.stride, x.columns, scratch.inputs + m * x.columns);
     }
     for (std::int64_t row = row_begin; row < args.row_end; row += kRowTile) {
-      widen_tile<Bits>(*args.weight, row, scratch);
+      widen_tile<Bits>(args, row, scratch);
       wide_tile(args, row, first, count, scratch);
     }
   }
