@@ -30,10 +30,11 @@ def bench(
     model: options.Model = options.DEFAULT_MODEL,
     backend: options.Backend = "auto",
     prompt: Annotated[
-        str | None, typer.Option(help="Prompt lengths, separated by commas; by default 256 to 128K on a GPU, 128,512.")
+        str | None,
+        typer.Option(help="Prompt lengths, separated by commas; by default 256 to 128K on a GPU, else 128,512."),
     ] = None,
     context: Annotated[
-        str | None, typer.Option(help="Tokens before decoding; by default 256 to 128K on a GPU, 16,512.")
+        str | None, typer.Option(help="Tokens before decoding; by default 256 to 128K on a GPU, else 16,512.")
     ] = None,
     decode: Annotated[int, typer.Option(min=1, help="Tokens of one decoding run.")] = 32,
     runs: Annotated[int, typer.Option(min=1, help="Runs of which medians are taken.")] = 5,
@@ -46,7 +47,9 @@ def bench(
     peer_seconds: Annotated[
         float, typer.Option(min=0.0, help="Leave out prompts that would take another engine longer.")
     ] = 60.0,
-    plot: Annotated[Path | None, typer.Option(help="Write the curves to this file (needs matplotlib).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the figures as curves into this file (needs matplotlib).")
+    ] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
