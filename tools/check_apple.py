@@ -300,6 +300,8 @@ def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
     if sys.version_info >= (3, 12):  # the stable ABI begins with the headers of 3.12
         common += ["-DPy_LIMITED_API=0x030C0000"]
     common += [f"-isystem{path}" for path in include]
+    headers = [*CORE.rglob("*.h"), *(ROOT / "metal").glob("*.h"), *DECLARATIONS.rglob("*.h")]
+    newest = max(header.stat().st_mtime for header in headers)
     objects, commands = [], []
     for source in [*engine_sources(), *objective_cxx_sources(), nanobind / "src" / "nb_combined.cpp"]:
         place = source.relative_to(CORE) if CORE in source.parents else Path(source.name)
@@ -309,7 +311,7 @@ def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
             flags += ["-x", "objective-c++", "-fobjc-arc", "-fblocks", f"-isystem{DECLARATIONS}"]
         flags += [] if nanobind in source.parents else ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
         objects.append(made)
-        if not made.exists() or made.stat().st_size == 0 or made.stat().st_mtime < source.stat().st_mtime:
+        if not made.exists() or made.stat().st_size == 0 or made.stat().st_mtime < max(newest, source.stat().st_mtime):
             commands.append([*zig, *common, *flags, "-c", str(source), "-o", str(made)])
     with ThreadPoolExecutor(jobs) as pool:
         failures = [text for text in pool.map(lambda command: run_in(command, environment), commands) if text]
