@@ -15,6 +15,7 @@ import csv
 import ctypes
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,10 @@ TIMED_STEPS = 64
 
 def primary_context() -> ctypes.CDLL:
     """The driver, with the first GPU's context, which Lily uses too, current in this thread."""
-    driver = ctypes.CDLL("libcuda.so.1")
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise SystemExit(f"there is no NVIDIA driver on this machine ({error})") from error
     context = ctypes.c_void_p()
     for result in (driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
         if result != 0:
@@ -83,7 +87,9 @@ def child(given: argparse.Namespace, profiled: bool) -> list[str]:
 
 
 def wall_seconds(given: argparse.Namespace) -> float:
-    done = subprocess.run(child(given, False), check=True, capture_output=True, text=True)
+    done = subprocess.run(child(given, False), stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"the pass without a profiler failed with exit code {done.returncode}")
     return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
 
 
@@ -95,8 +101,11 @@ def profile(given: argparse.Namespace) -> dict[str, dict[str, float]]:
         tool += ["--profile-from-start", "off", "--graph-profiling", "node"]
         tool += ["--cache-control", "none", "--clock-control", "none"]
         tool += ["--metrics", ",".join((TIME, READ, WRITTEN))]
-        subprocess.run([*tool, *child(given, True)], check=True, stdout=subprocess.DEVNULL)
-        lines = [line for line in log.read_text().splitlines() if line.startswith('"')]
+        done = subprocess.run([*tool, *child(given, True)], stdout=subprocess.DEVNULL)
+        text = log.read_text() if log.exists() else ""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    if done.returncode != 0 or not lines:
+        raise SystemExit(f"ncu failed with exit code {done.returncode}; it said: {text[-1000:].strip() or 'nothing'}")
     rows = list(csv.DictReader(lines))
     kernels: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(("launches", "seconds", "bytes"), 0.0))
     for row in rows[1:]:  # the first holds units: ns and bytes
@@ -150,6 +159,8 @@ def main() -> None:
     if given.run:
         run_pass(given)
         return
+    if shutil.which("ncu") is None:
+        raise SystemExit("Nsight Compute (ncu) is not on the PATH; it comes with the CUDA toolkit")
     wall, kernels = wall_seconds(given), profile(given)
     passes: float = 1 if given.rows else kernels["advance_position, 1"]["launches"]
     if given.json:

@@ -34,6 +34,8 @@ def choose_backend(name: str) -> str:
     BackendError
         It is not in this build or not on this machine.
     """
+    if name == "cpu":  # looking for GPUs would start CUDA here, and a process forked from this one could not use it
+        return name
     names = available_backends()
     if name == "auto":
         return next((device for device in _GPUS if device in names), "cpu")

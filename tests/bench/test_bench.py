@@ -1,5 +1,6 @@
 """The measurements of lily bench on the bundled model: shape of the result, repeatable tokens, plot and table."""
 
+import json
 import mmap
 import os
 import sys
@@ -14,11 +15,12 @@ from lily.bench.grid import default_lengths
 from lily.bench.measure import Workload, measure
 from lily.bench.memory import major_faults
 from lily.bench.page_cache import bring_in
-from lily.bench.plot import save_plot
+from lily.bench.plot import check_plot, save_plot
 from lily.bench.roof import decode_bytes
 from lily.bench.samples import Samples
 from lily.bench.table import render
 from lily.checkpoint import read_checkpoint, resolve_source
+from lily.cli import main
 
 WORKLOAD = Workload(prompt=(7, 33), context=(5,), decode=3, runs=2, threads=1, bandwidth_bytes=1 << 20)
 
@@ -142,6 +144,25 @@ def test_plot_draws_every_figure(beside_peers, tmp_path):
         save_plot(beside_peers, tmp_path / "missing" / "speed.svg")
     with pytest.raises(BenchError, match="cannot be written"):
         save_plot(beside_peers, tmp_path / "speed.unknown")
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_measuring(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    check_plot(tmp_path / "speed.SVG")
+    monkeypatch.setattr("lily.bench.measure.measure", lambda *arguments: pytest.fail("measured"))
+    for name, message in (("missing/a.svg", "there is no folder"), ("a.unknown", "its name must end in one of")):
+        assert main(["bench", "--plot", str(tmp_path / name)]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_figures_are_printed_although_the_plot_fails(result, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("lily.bench.measure.measure", lambda *arguments: result)
+    (tmp_path / "taken.svg").mkdir()
+    assert main(["bench", "--json", "--plot", str(tmp_path / "taken.svg")]) == 1
+    written = capsys.readouterr()
+    assert "cannot be written" in written.err
+    assert json.loads(written.out)["digests"] == result["digests"]
 
 
 def test_plot_without_matplotlib_says_what_to_install(result, tmp_path, monkeypatch):

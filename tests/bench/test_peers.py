@@ -129,6 +129,24 @@ def test_an_interpreter_that_there_is_not(tmp_path):
         PeerProcess(str(tmp_path / "python"), made_peer(tmp_path, ""), "", JOB)
 
 
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("exit 0", "made ended without an answer; --peer-python must name a Python with made-package"),
+        ("echo 1", "made gave no result but: '1"),
+        ("echo '{}'", "made gave no result but: '{}"),
+        (r"printf '\377 noise\n'", "made gave no result but: .* noise"),
+        ("kill -9 $$", "made failed with exit code -9; killed, perhaps because memory ran out$"),
+    ],
+)
+def test_what_is_no_interpreter_is_an_error(tmp_path, script, message):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    with pytest.raises(BenchError, match=message):
+        PeerProcess(str(python), made_peer(tmp_path, ""), "", JOB)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_rounds_alternate_and_compare(tmp_path, log, backend):
     source = ENGINE.format(log=str(log), keeps_prompt=True)

@@ -100,7 +100,8 @@ class PeerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
             )
         except OSError as error:
             self._errors.close()
@@ -108,7 +109,7 @@ class PeerProcess:
                 f"{python}: cannot be run ({error.strerror}); name an interpreter with {peer.package}"
             ) from error
         try:
-            self.version: str = self._ask({**job, **peer.modes[mode], "file": str(peer.model)})["version"]
+            self.version = str(self._ask({**job, **peer.modes[mode], "file": str(peer.model)}, "version")["version"])
         except BaseException:
             self.close()
             raise
@@ -127,7 +128,7 @@ class PeerProcess:
         `job` holds prompt (lengths), context (lengths), decode (tokens) and prompt_seconds: prompts that would take
         longer are left out of the answer.
         """
-        answer = self._ask(job)
+        answer = self._ask(job, "seconds")
         return PeerRound(answer["seconds"], answer["major_faults"])
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class PeerProcess:
             self._process.wait()
         self._errors.close()
 
-    def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, job: Mapping[str, Any], wanted: str) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # the answer that is missing then tells why
             self._process.stdin.write(json.dumps(job) + "\n")
@@ -151,16 +152,22 @@ class PeerProcess:
         line = self._process.stdout.readline()
         if not line:
             raise BenchError(self._reason(self._process.wait()))
-        try:
-            answer: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BenchError(f"{self._label} gave no result but: {line[-200:]!r}") from error
+        answer: Any = None
+        with contextlib.suppress(ValueError):
+            answer = json.loads(line)
+        if not isinstance(answer, dict) or wanted not in answer:
+            raise BenchError(f"{self._label} gave no result but: {line[-200:]!r}")
         return answer
 
     def _reason(self, code: int) -> str:
         self._errors.seek(0)
-        text = self._errors.read()
+        text = self._errors.read().strip()
         hint = f"; install {self._package} there" if "ModuleNotFoundError" in text else ""
         if code == -signal.SIGILL:
             hint = f"; illegal instruction, perhaps built for another processor: build {self._package} on this machine"
-        return f"{self._label} failed with exit code {code}{hint}: " + " | ".join(text.strip().splitlines()[-3:])
+        if code == -signal.SIGKILL:
+            hint = "; killed, perhaps because memory ran out"
+        if code == 0:
+            return f"{self._label} ended without an answer; --peer-python must name a Python with {self._package}"
+        last = " | ".join(text.splitlines()[-3:])
+        return f"{self._label} failed with exit code {code}{hint}" + (f": {last}" if last else "")

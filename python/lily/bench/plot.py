@@ -1,4 +1,4 @@
-"""save_plot: a measurement as curves over the number of tokens, prompts beside decoding."""
+"""check_plot, save_plot: a measurement as curves over the number of tokens, prompts beside decoding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,24 @@ from typing import Any
 from lily.bench.errors import BenchError
 from lily.bench.table import columns
 
-__all__ = ["save_plot"]
+__all__ = ["check_plot", "save_plot"]
 
 _PANELS = {"prefill": "prompt, tokens", "decode": "decoding after, tokens"}
+
+
+def check_plot(file: Path) -> None:
+    """Find out before a long measurement whether its plot can be drawn.
+
+    Raises
+    ------
+    BenchError
+        matplotlib is not installed, or a file of this name cannot be written.
+    """
+    formats = _new_figure().canvas.get_supported_filetypes()
+    if file.suffix[1:].lower() not in formats:
+        raise BenchError(f"{file}: the plot cannot be written (its name must end in one of: {', '.join(formats)})")
+    if not file.parent.is_dir():
+        raise BenchError(f"{file}: the plot cannot be written (there is no folder {file.parent})")
 
 
 def save_plot(result: dict[str, Any], file: Path) -> None:
@@ -22,11 +37,7 @@ def save_plot(result: dict[str, Any], file: Path) -> None:
     BenchError
         matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        figure_type: Any = importlib.import_module("matplotlib.figure").Figure
-    except ImportError as error:
-        raise BenchError('--plot needs matplotlib; install it with pip install "lily-engine[plot]"') from error
-    figure = figure_type(figsize=(11, 4.5), layout="constrained")
+    figure = _new_figure()
     for axes, (phase, title) in zip(figure.subplots(1, 2), _PANELS.items(), strict=True):
         _draw(axes, phase, title, columns(result))
     figure.axes[0].legend()
@@ -34,6 +45,14 @@ def save_plot(result: dict[str, Any], file: Path) -> None:
         figure.savefig(file)
     except (OSError, ValueError) as error:
         raise BenchError(f"{file}: the plot cannot be written ({error})") from error
+
+
+def _new_figure() -> Any:
+    try:
+        figure_type: Any = importlib.import_module("matplotlib.figure").Figure
+    except ImportError as error:
+        raise BenchError('--plot needs matplotlib; install it with pip install "lily-engine[plot]"') from error
+    return figure_type(figsize=(11, 4.5), layout="constrained")
 
 
 def _draw(axes: Any, phase: str, title: str, engines: dict[str, dict[str, Any]]) -> None:

@@ -58,7 +58,7 @@ def bench(
     Medians after a warm-up, lowest and highest in brackets. Equal runs must produce equal tokens.
     """
     from lily.bench.measure import Workload, measure
-    from lily.bench.plot import save_plot
+    from lily.bench.plot import check_plot, save_plot
     from lily.bench.table import render
 
     peers = tuple(dict.fromkeys(vs or ()))
@@ -69,6 +69,8 @@ def bench(
         raise InvalidArgumentError("--vs llama.cpp and --gguf FILE go together")
     if gguf is not None and not gguf.is_file():
         raise InvalidArgumentError(f"{gguf}: there is no such file")
+    if plot is not None:
+        check_plot(plot)
     workload = Workload(
         backend=backend,
         prompt=None if prompt is None else options.lengths("--prompt", prompt),
@@ -82,6 +84,7 @@ def bench(
         peer_seconds=peer_seconds,
     )
     result = measure(model, workload, partial(remark, piped=True))
+    sys.stdout.write(json.dumps(result, indent=2) + "\n" if as_json else render(result))
+    sys.stdout.flush()
     if plot is not None:
         save_plot(result, plot)
-    sys.stdout.write(json.dumps(result, indent=2) + "\n" if as_json else render(result))

@@ -28,7 +28,7 @@ CudaDevice::CudaDevice(CudaOptions options)
 }
 
 CudaDevice::~CudaDevice() {
-  const cuda::Context::Use use(*context_);
+  const cuda::Context::Use use(*context_, std::nothrow);
   context_->driver().synchronize_stream(stream_);
   graphs_.reset();
   pipelines_.clear();
@@ -83,13 +83,15 @@ void CudaDevice::launch_one_by_one(cuda::LaunchList& list) {
 }
 
 std::unique_ptr<Ticket> CudaDevice::start(std::span<const Stage> stages) {
+  const cuda::Context::Use use(*context_);
   const cuda::Driver& driver = context_->driver();
   cuda::LaunchList list(stages);
   auto ticket = std::make_unique<cuda::CudaTicket>(context_, fate_);
   for (cuda::CudaBuffer* buffer : list.shared_used()) {
-    if (!buffer->take_changed()) continue;
+    if (!buffer->changed()) continue;
     driver.check(driver.copy_to_device(buffer->address(), buffer->host_copy(), buffer->size(), stream_),
                  "copying '" + buffer->label() + "' to the GPU");
+    buffer->note_copied();
   }
   cuda::GraphExecHandle* graph = options_.synchronous ? nullptr : graphs_->find(list);
   ticket->begin().record(stream_);
@@ -113,13 +115,19 @@ std::unique_ptr<Ticket> CudaDevice::submit(std::span<const Stage> stages) {
     const std::lock_guard fate_lock(fate_->mutex);
     if (!fate_->lost.empty()) return std::make_unique<cuda::FailedTicket>(fate_->lost);
   }
-  const cuda::Context::Use use(*context_);
+  std::string error;
+  ErrorKind kind = ErrorKind::backend;
   try {
     return start(stages);
-  } catch (const std::exception& error) {
-    context_->driver().synchronize_stream(stream_);  // kernels that did start use memory that the caller may free
-    return std::make_unique<cuda::FailedTicket>(error.what());
+  } catch (const Error& thrown) {
+    error = thrown.what();
+    kind = thrown.kind();
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
   }
+  const cuda::Context::Use use(*context_, std::nothrow);
+  context_->driver().synchronize_stream(stream_);  // kernels that did start use memory that the caller may free
+  return std::make_unique<cuda::FailedTicket>(error, kind);
 }
 
 }  // namespace lily::device

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -54,8 +54,9 @@ fs::path CubinCache::file_of(const std::string& key) const { return folder_ / (d
 std::optional<std::string> CubinCache::load(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
   std::ifstream file(file_of(key), std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ostringstream contents;
+  contents << file.rdbuf();  // takes what goes wrong as the end of the file
+  const std::string text = contents.str();
   std::string_view rest = text;
   if (!rest.starts_with(kMagic) || rest.size() < kMagic.size() + 33) return std::nullopt;
   rest.remove_prefix(kMagic.size());

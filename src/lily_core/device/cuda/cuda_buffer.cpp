@@ -35,7 +35,7 @@ CudaBuffer::CudaBuffer(std::shared_ptr<const Context> context, std::shared_ptr<H
 }
 
 CudaBuffer::~CudaBuffer() {
-  const Context::Use use(*context_);
+  const Context::Use use(*context_, std::nothrow);
   context_->driver().free(address_);
   *allocated_ -= size_;
 }

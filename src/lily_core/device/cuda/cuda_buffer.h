@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "device/cuda/driver.h"
 #include "device/cuda/host_transfer.h"
@@ -36,8 +35,9 @@ class CudaBuffer final : public Buffer {
   [[nodiscard]] DeviceAddress address() const { return address_; }
   // Of a shared buffer; null for private ones.
   [[nodiscard]] std::byte* host_copy() const { return host_ == nullptr ? nullptr : host_->data(); }
-  // Whether the host may have changed its copy since the last call.
-  [[nodiscard]] bool take_changed() { return std::exchange(changed_, false); }
+  // Whether the host may have changed its copy since it was last on its way to the GPU.
+  [[nodiscard]] bool changed() const { return changed_; }
+  void note_copied() { changed_ = false; }
 
  private:
   void check_range(std::uint64_t offset, std::uint64_t size) const;

@@ -15,7 +15,7 @@ CudaPipeline::CudaPipeline(std::shared_ptr<const Context> context, const KernelE
 
 CudaPipeline::~CudaPipeline() {
   if (module_ == nullptr) return;
-  const Context::Use use(*context_);
+  const Context::Use use(*context_, std::nothrow);
   context_->driver().unload_module(module_);
 }
 

@@ -11,7 +11,7 @@ Event::Event(std::shared_ptr<const Context> context) : context_(std::move(contex
 }
 
 Event::~Event() {
-  const Context::Use use(*context_);
+  const Context::Use use(*context_, std::nothrow);
   context_->driver().destroy_event(handle_);
 }
 
@@ -25,14 +25,14 @@ CudaTicket::CudaTicket(std::shared_ptr<const Context> context, std::shared_ptr<S
 bool CudaTicket::done() {
   const std::lock_guard lock(mutex_);
   if (result_.has_value()) return true;
-  const Context::Use use(*context_);
+  const Context::Use use(*context_, std::nothrow);
   return context_->driver().query_event(end_.handle()) != kNotReady;
 }
 
 PassResult CudaTicket::wait() {
   const std::lock_guard lock(mutex_);
   if (result_.has_value()) return *result_;
-  const Context::Use use(*context_);
+  const Context::Use use(*context_, std::nothrow);
   const Driver& driver = context_->driver();
   PassResult result;
   const Result status = driver.synchronize_event(end_.handle());

@@ -8,6 +8,7 @@
 
 #include "device/cuda/driver.h"
 #include "device/device.h"
+#include "engine/error.h"
 
 namespace lily::device::cuda {
 
@@ -55,12 +56,14 @@ class CudaTicket final : public Ticket {
 // A pass that did not start.
 class FailedTicket final : public Ticket {
  public:
-  explicit FailedTicket(std::string error) : error_(std::move(error)) {}
+  explicit FailedTicket(std::string error, ErrorKind kind = ErrorKind::backend)
+      : error_(std::move(error)), kind_(kind) {}
   [[nodiscard]] bool done() override { return true; }
-  PassResult wait() override { return {.gpu_seconds = 0.0, .error = error_}; }
+  PassResult wait() override { return {.gpu_seconds = 0.0, .error = error_, .kind = kind_}; }
 
  private:
   std::string error_;
+  ErrorKind kind_;
 };
 
 }  // namespace lily::device::cuda

@@ -27,58 +27,62 @@ std::shared_ptr<const Driver> Driver::load() {
   if (library == nullptr) {
     refuse("there is no NVIDIA driver on this machine (libcuda.so.1 was not found); use backend=\"cpu\" instead");
   }
-  std::shared_ptr<Driver> driver(new Driver(library));
-  driver->find_functions();
+  // Never closed: its threads live as long as the process.
+  std::shared_ptr<Driver> driver(new Driver);
+  driver->find_functions(library);
   const Result result = driver->init(0);
+  if (result == kNotInitialized) {
+    refuse(
+        "CUDA was in use before this process was forked, so it cannot be used here; start processes another way "
+        "(multiprocessing: \"spawn\")");
+  }
   if (result != kSuccess) refuse("the NVIDIA driver found no GPU to use: " + driver->text(result));
   return driver;
 }
 
-Driver::~Driver() { dlclose(library_); }
-
-void Driver::find_functions() {
-  find(library_, "cuInit", init);
-  find(library_, "cuDriverGetVersion", driver_version);
-  find(library_, "cuGetErrorName", error_name);
-  find(library_, "cuGetErrorString", error_string);
-  find(library_, "cuDeviceGetCount", device_count);
-  find(library_, "cuDeviceGet", device_get);
-  find(library_, "cuDeviceGetName", device_name);
-  find(library_, "cuDeviceGetAttribute", device_attribute);
-  find(library_, "cuDevicePrimaryCtxRetain", retain_context);
-  find(library_, "cuDevicePrimaryCtxRelease_v2", release_context);
-  find(library_, "cuCtxPushCurrent_v2", push_context);
-  find(library_, "cuCtxPopCurrent_v2", pop_context);
-  find(library_, "cuMemGetInfo_v2", memory_info);
-  find(library_, "cuMemAlloc_v2", allocate);
-  find(library_, "cuMemFree_v2", free);
-  find(library_, "cuMemHostAlloc", allocate_host);
-  find(library_, "cuMemFreeHost", free_host);
-  find(library_, "cuMemcpyHtoDAsync_v2", copy_to_device);
-  find(library_, "cuMemcpyDtoHAsync_v2", copy_to_host);
-  find(library_, "cuMemsetD8Async", fill_bytes);
-  find(library_, "cuStreamCreate", create_stream);
-  find(library_, "cuStreamDestroy_v2", destroy_stream);
-  find(library_, "cuStreamSynchronize", synchronize_stream);
-  find(library_, "cuEventCreate", create_event);
-  find(library_, "cuEventDestroy_v2", destroy_event);
-  find(library_, "cuEventRecord", record_event);
-  find(library_, "cuEventQuery", query_event);
-  find(library_, "cuEventSynchronize", synchronize_event);
-  find(library_, "cuEventElapsedTime", elapsed);
-  find(library_, "cuModuleLoadData", load_module);
-  find(library_, "cuModuleUnload", unload_module);
-  find(library_, "cuModuleGetFunction", get_function);
-  find(library_, "cuFuncGetAttribute", function_attribute);
-  find(library_, "cuLaunchKernel", launch);
-  find(library_, "cuGraphCreate", create_graph);
-  find(library_, "cuGraphDestroy", destroy_graph);
-  find(library_, "cuGraphAddKernelNode_v2", add_kernel_node);
-  find(library_, "cuGraphAddDependencies", add_dependencies);
-  find(library_, "cuGraphInstantiateWithFlags", instantiate_graph);
-  find(library_, "cuGraphExecDestroy", destroy_graph_exec);
-  find(library_, "cuGraphExecKernelNodeSetParams_v2", set_kernel_node);
-  find(library_, "cuGraphLaunch", launch_graph);
+void Driver::find_functions(void* library) {
+  find(library, "cuInit", init);
+  find(library, "cuDriverGetVersion", driver_version);
+  find(library, "cuGetErrorName", error_name);
+  find(library, "cuGetErrorString", error_string);
+  find(library, "cuDeviceGetCount", device_count);
+  find(library, "cuDeviceGet", device_get);
+  find(library, "cuDeviceGetName", device_name);
+  find(library, "cuDeviceGetAttribute", device_attribute);
+  find(library, "cuDevicePrimaryCtxRetain", retain_context);
+  find(library, "cuDevicePrimaryCtxRelease_v2", release_context);
+  find(library, "cuCtxPushCurrent_v2", push_context);
+  find(library, "cuCtxPopCurrent_v2", pop_context);
+  find(library, "cuMemGetInfo_v2", memory_info);
+  find(library, "cuMemAlloc_v2", allocate);
+  find(library, "cuMemFree_v2", free);
+  find(library, "cuMemHostAlloc", allocate_host);
+  find(library, "cuMemFreeHost", free_host);
+  find(library, "cuMemcpyHtoDAsync_v2", copy_to_device);
+  find(library, "cuMemcpyDtoHAsync_v2", copy_to_host);
+  find(library, "cuMemsetD8Async", fill_bytes);
+  find(library, "cuStreamCreate", create_stream);
+  find(library, "cuStreamDestroy_v2", destroy_stream);
+  find(library, "cuStreamSynchronize", synchronize_stream);
+  find(library, "cuEventCreate", create_event);
+  find(library, "cuEventDestroy_v2", destroy_event);
+  find(library, "cuEventRecord", record_event);
+  find(library, "cuEventQuery", query_event);
+  find(library, "cuEventSynchronize", synchronize_event);
+  find(library, "cuEventElapsedTime", elapsed);
+  find(library, "cuModuleLoadData", load_module);
+  find(library, "cuModuleUnload", unload_module);
+  find(library, "cuModuleGetFunction", get_function);
+  find(library, "cuFuncGetAttribute", function_attribute);
+  find(library, "cuLaunchKernel", launch);
+  find(library, "cuGraphCreate", create_graph);
+  find(library, "cuGraphDestroy", destroy_graph);
+  find(library, "cuGraphAddKernelNode_v2", add_kernel_node);
+  find(library, "cuGraphAddDependencies", add_dependencies);
+  find(library, "cuGraphInstantiateWithFlags", instantiate_graph);
+  find(library, "cuGraphExecDestroy", destroy_graph_exec);
+  find(library, "cuGraphExecKernelNodeSetParams_v2", set_kernel_node);
+  find(library, "cuGraphLaunch", launch_graph);
 }
 
 std::string Driver::text(Result result) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 
 namespace lily::device::cuda {
@@ -23,6 +24,7 @@ struct GraphExecHandle;
 
 constexpr Result kSuccess = 0;
 constexpr Result kOutOfMemory = 2;
+constexpr Result kNotInitialized = 3;
 constexpr Result kNotReady = 600;
 
 // CUdevice_attribute
@@ -52,7 +54,6 @@ class Driver {
  public:
   // Throws Error(backend) when there is no driver, or no GPU.
   [[nodiscard]] static std::shared_ptr<const Driver> load();
-  ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
@@ -108,10 +109,8 @@ class Driver {
   Result (*launch_graph)(GraphExecHandle*, StreamHandle*) = nullptr;
 
  private:
-  explicit Driver(void* library) : library_(library) {}
-  void find_functions();
-
-  void* library_;
+  Driver() = default;
+  void find_functions(void* library);
 };
 
 // The first GPU's primary context, which other CUDA libraries of the process share.
@@ -129,16 +128,23 @@ class Context {
   // Makes the context current in this thread for a while.
   class Use {
    public:
-    explicit Use(const Context& context) : driver_(*context.driver_) { driver_.push_context(context.handle_); }
+    // Throws Error.
+    explicit Use(const Context& context) : Use(context, std::nothrow) {
+      driver_.check(entered_, "using the GPU in this thread");
+    }
+    // For destructors and other code that goes on in any case.
+    Use(const Context& context, std::nothrow_t /*unused*/)
+        : driver_(*context.driver_), entered_(driver_.push_context(context.handle_)) {}
     ~Use() {
       ContextHandle* popped = nullptr;
-      driver_.pop_context(&popped);
+      if (entered_ == kSuccess) driver_.pop_context(&popped);  // else the caller's own context would go
     }
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
    private:
     const Driver& driver_;
+    Result entered_;
   };
 
  private:

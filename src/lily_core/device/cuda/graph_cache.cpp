@@ -42,7 +42,7 @@ class GraphCache::Graph {
     list_ = std::make_unique<LaunchList>(list);
   }
   ~Graph() {
-    const Context::Use use(*context_);
+    const Context::Use use(*context_, std::nothrow);
     context_->driver().destroy_graph_exec(exec_);
     context_->driver().destroy_graph(graph_);
   }

@@ -39,22 +39,46 @@ PinnedMemory::PinnedMemory(std::shared_ptr<const Context> context, std::size_t s
 }
 
 PinnedMemory::~PinnedMemory() {
-  const Context::Use use(*context_);
+  const Context::Use use(*context_, std::nothrow);
   context_->driver().free_host(data_);
 }
 
 HostTransfer::HostTransfer(std::shared_ptr<const Context> context) : context_(std::move(context)) {
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();
-  driver.check(driver.create_stream(&stream_, kNonBlockingStream), "making a stream for copies");
-  for (EventHandle*& event : copied_) driver.check(driver.create_event(&event, kEventDefault), "making an event");
+  try {
+    driver.check(driver.create_stream(&stream_, kNonBlockingStream), "making a stream for copies");
+    for (EventHandle*& event : copied_) driver.check(driver.create_event(&event, kEventDefault), "making an event");
+  } catch (...) {
+    release();
+    throw;
+  }
 }
 
 HostTransfer::~HostTransfer() {
-  const Context::Use use(*context_);
-  for (EventHandle* event : copied_) context_->driver().destroy_event(event);
-  context_->driver().destroy_stream(stream_);
+  const Context::Use use(*context_, std::nothrow);
+  release();
 }
+
+void HostTransfer::release() {
+  for (EventHandle* event : copied_) {
+    if (event != nullptr) context_->driver().destroy_event(event);
+  }
+  if (stream_ != nullptr) context_->driver().destroy_stream(stream_);
+}
+
+// At the end of a call, also of one that fails: nothing is on its way any more, so blocks and memory may be used anew.
+class HostTransfer::Finish {
+ public:
+  Finish(const Driver& driver, StreamHandle* stream) : driver_(driver), stream_(stream) {}
+  ~Finish() { driver_.synchronize_stream(stream_); }
+  Finish(const Finish&) = delete;
+  Finish& operator=(const Finish&) = delete;
+
+ private:
+  const Driver& driver_;
+  StreamHandle* stream_;
+};
 
 // Blocks that suit the size: whole models take large ones.
 void HostTransfer::prepare(std::size_t size) {
@@ -71,6 +95,7 @@ void HostTransfer::upload(DeviceAddress to, const std::byte* from, std::size_t s
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();
   prepare(size);
+  const Finish finish(driver, stream_);
   const std::size_t block_size = blocks_.front()->size();
   std::size_t turn = 0;
   for (std::size_t done = 0; done < size; ++turn) {
@@ -91,6 +116,7 @@ void HostTransfer::download(std::byte* to, DeviceAddress from, std::size_t size)
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();
   prepare(size);
+  const Finish finish(driver, stream_);
   const std::size_t block_size = blocks_.front()->size();
   const std::size_t blocks = (size + block_size - 1) / block_size;
   for (std::size_t i = 0; i < blocks + 1; ++i) {  // block i is on its way while block i - 1 is copied out

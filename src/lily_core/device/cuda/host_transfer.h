@@ -33,6 +33,7 @@ class HostTransfer {
  public:
   using Progress = std::function<void(std::size_t done, std::size_t total)>;
 
+  // Throws Error.
   explicit HostTransfer(std::shared_ptr<const Context> context);
   ~HostTransfer();
   HostTransfer(const HostTransfer&) = delete;
@@ -46,7 +47,10 @@ class HostTransfer {
  private:
   static constexpr std::size_t kBlocks = 2;
 
+  class Finish;
+
   void prepare(std::size_t size);
+  void release();
 
   std::shared_ptr<const Context> context_;
   std::mutex mutex_;
