@@ -12,12 +12,18 @@ import pytest
 from lily import _core
 from lily.errors import BackendError
 
-# Values of the function constants, by name: the model's own, then each other value that leads to other code.
+# Values of the function constants, by name: the model's own, then others that lead to other code.
 DEFAULTS = {
     "kBits": 4, "kGroupSize": 64, "kHeadDim": 256, "kKeyDim": 128, "kNormInput": 1, "kAccumulate": 0, "kGrouped": 0,
     "kQueryHeads": 4, "kCoalesced": 1,
 }  # fmt: skip
-VARIANTS = [{}, {"kBits": 8, "kGroupSize": 32, "kNormInput": 0}, {"kBits": 16, "kGrouped": 1}]
+VARIANTS = [
+    {},
+    {"kBits": 8, "kGroupSize": 32, "kNormInput": 0, "kCoalesced": 0},
+    {"kBits": 16, "kGrouped": 1, "kQueryHeads": 1},
+    {"kNormInput": 0, "kAccumulate": 1, "kHeadDim": 64, "kKeyDim": 64},
+]
+WITHOUT_D6 = (7, 1)  # kQueryHeads: a form for comparison, which spills a few bytes
 # Kernels that read most of the bytes, or do most of the sums.
 HOT = re.compile(
     r"gemv_segments|expert_|gemm_affine_|gdn_step|gdn_scan$|attention_prefill|attention_decode|tile_product"
@@ -51,7 +57,7 @@ def test_every_kernel_compiles_for_hopper(compiler: Any) -> None:
         assert cubin[:4] == b"\x7fELF"
         stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
         assert stack is not None, log
-        if any(int(count) for count in stack.groups()) and HOT.match(kernel):
+        if any(int(count) for count in stack.groups()) and HOT.match(kernel) and WITHOUT_D6 not in constants:
             problems.append(f"{kernel} {dict(constants)}: {stack[0]}")
     assert not problems, "\n".join(problems)
 
