@@ -336,6 +336,13 @@ void check_attention(const KernelTable& table, Checker& check, const AttentionCa
   check.same_bits(run_attention(table, c, 0, rows, borders), out, name + " many spans");
 }
 
+// first, first + 1 ... last, twice each.
+Sizes ascending(std::int64_t first, std::int64_t last) {
+  Sizes all;
+  for (std::int64_t size = first; size <= last; ++size) all.insert(all.end(), 2, size);
+  return all;
+}
+
 void test_attention(const KernelTable& table, Checker& check) {
   Random random(14);
   const std::vector<Sizes> cases{{1},
@@ -345,7 +352,9 @@ void test_attention(const KernelTable& table, Checker& check) {
                                  Sizes(8, 200),
                                  {60, 60, 61, 61, 62, 62, 63, 63, 64, 64, 65, 65, 66, 66},
                                  {1, 1, 1, 1, 129, 129, 129, 129, 129, 130},
-                                 Sizes(5, 331)};
+                                 Sizes(5, 331),
+                                 Sizes(67, 150),  // many rows: wider slices
+                                 ascending(50, 90)};
   for (const KvType type : {KvType::bfloat16, KvType::float16}) {
     for (const std::int64_t head_dim : {1, 7, 16, 33, 64, 100, 256}) {
       for (const Sizes& visible : cases)

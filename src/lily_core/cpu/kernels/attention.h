@@ -2,7 +2,7 @@
 //
 // Online softmax over blocks of 64 positions counted from position 0. In a block every row does the same operations
 // in the same order whatever the other rows are; only the tiling over rows differs. Keys and values are read once
-// for all rows, 16 positions at a time, and converted to float32 into the first-level cache.
+// for all rows, 16 or 32 positions at a time, and converted to float32 into the first-level cache.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -12,26 +12,29 @@
 namespace lily::cpu {
 namespace {
 
-constexpr std::int64_t attention_block = 64;     // positions between rescalings
-constexpr std::int64_t attention_slice = 16;     // positions converted at a time
-constexpr std::int64_t attention_tile_rows = 4;  // query rows in registers
+constexpr std::int64_t attention_block = 64;       // positions between rescalings
+constexpr std::int64_t attention_slice = 16;       // positions converted at a time
+constexpr std::int64_t attention_many_rows = 64;   // query rows from which on
+constexpr std::int64_t attention_wide_slice = 32;  // so many are: each slice reads and writes what all rows hold
+constexpr std::int64_t attention_tile_rows = 4;    // query rows in registers
 
 // Scratch, in floats. Rows are padded with zeros to whole strips, which keeps every inner loop free of tails.
 struct AttentionScratch {
-  std::int64_t width;  // head_dim rounded up
-  float* query;        // [rows, width]
-  float* sum;          // [rows, width] not yet normalised output
-  float* scores;       // [rows, attention_block]
-  float* slice;        // [attention_slice, width] keys or values
-  float* lanes;        // [16, 16] partial sums
-  float* maximum;      // [rows]
-  float* total;        // [rows]
+  std::int64_t width;      // head_dim rounded up
+  float* query;            // [rows, width]
+  float* sum;              // [rows, width] not yet normalised output
+  float* scores;           // [rows, attention_block]
+  float* slice;            // [positions, width] keys or values
+  float* lanes;            // [16, 16] partial sums
+  float* maximum;          // [rows]
+  float* total;            // [rows]
+  std::int64_t positions;  // of a slice
 };
 
 inline std::size_t attention_scratch_bytes(std::int64_t rows, std::int64_t head_dim) {
   const std::int64_t width = round_up(head_dim, strip_width);
   const std::int64_t floats =
-      rows * (2 * width + attention_block) + attention_slice * width + 256 + 2 * round_up(rows, strip_width);
+      rows * (2 * width + attention_block) + attention_wide_slice * width + 256 + 2 * round_up(rows, strip_width);
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -42,9 +45,10 @@ inline AttentionScratch divide_attention_scratch(const AttentionArgs& args) {
   scratch.sum = scratch.query + args.rows * scratch.width;
   scratch.scores = scratch.sum + args.rows * scratch.width;
   scratch.slice = scratch.scores + args.rows * attention_block;
-  scratch.lanes = scratch.slice + attention_slice * scratch.width;
+  scratch.lanes = scratch.slice + attention_wide_slice * scratch.width;
   scratch.maximum = scratch.lanes + 256;
   scratch.total = scratch.maximum + round_up(args.rows, strip_width);
+  scratch.positions = args.rows < attention_many_rows ? attention_slice : attention_wide_slice;
   return scratch;
 }
 
@@ -85,17 +89,17 @@ struct SpanCursor {
   }
 
   // The rows of the next slice, as far as they lie in one span.
-  FetchAhead next_slice(const AttentionArgs& args, bool keys) const {
-    SpanCursor ahead{span, index + attention_slice};
+  FetchAhead next_slice(const AttentionArgs& args, bool keys, std::int64_t positions) const {
+    SpanCursor ahead{span, index + positions};
     while (ahead.index >= ahead.span->count) {
       ahead.index -= ahead.span->count;
       if (++ahead.span == args.spans + args.span_count) return {};
     }
-    const std::int64_t rows = smaller(attention_slice, ahead.span->count - ahead.index);
+    const std::int64_t rows = smaller(positions, ahead.span->count - ahead.index);
     return {reinterpret_cast<const std::byte*>(ahead.row(args, keys)), rows * args.head_dim * 2};
   }
 
-  // Copies the next `count` rows of keys or values to slice [attention_slice, width] and clears the rows after them.
+  // Copies the next `count` rows of keys or values to slice [positions, width] and clears the rows after them.
   template <class V>
   void read(const AttentionArgs& args, bool keys, std::int64_t count, const AttentionScratch& scratch) {
     for (std::int64_t p = 0; p < count; ++p, ++index) {
@@ -105,7 +109,7 @@ struct SpanCursor {
       }
       widen_row<V>(row(args, keys), args, scratch.slice + p * scratch.width);
     }
-    for (std::int64_t i = count * scratch.width; i < attention_slice * scratch.width; ++i) scratch.slice[i] = 0.0F;
+    for (std::int64_t i = count * scratch.width; i < scratch.positions * scratch.width; ++i) scratch.slice[i] = 0.0F;
   }
 };
 
@@ -148,7 +152,7 @@ void score_lanes(const float* query, const float* keys, std::int64_t width, floa
 template <class V>
 void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset, FetchAhead& ahead) {
   alignas(64) float sums[16];
-  const std::int64_t seen = smaller(run.seen - offset, attention_slice);
+  const std::int64_t seen = smaller(run.seen - offset, scratch.positions);
   std::int64_t row = run.begin;
   for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
     for (std::int64_t p = 0; p < seen; p += 4) {
@@ -165,12 +169,15 @@ void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_
     }
   }
   for (; row < run.end; ++row) {
-    for (int p = 0; p < attention_slice; p += V::score_positions) {
-      ahead.piece();
-      score_lanes<V, 1, V::score_positions>(scratch.query + row * scratch.width, scratch.slice + p * scratch.width,
-                                            scratch.width, scratch.lanes + p * strip_width, 1);
+    const float* query = scratch.query + row * scratch.width;
+    for (std::int64_t first = 0; first < scratch.positions; first += 16) {
+      for (int p = 0; p < 16; p += V::score_positions) {
+        ahead.piece();
+        score_lanes<V, 1, V::score_positions>(query, scratch.slice + (first + p) * scratch.width, scratch.width,
+                                              scratch.lanes + p * strip_width, 1);
+      }
+      V::sum_16(scratch.lanes, scratch.scores + row * attention_block + offset + first);
     }
-    V::sum_16(scratch.lanes, scratch.scores + row * attention_block + offset);
   }
 }
 
@@ -232,7 +239,7 @@ void add_values_to_rows(const AttentionScratch& scratch, std::int64_t row, std::
 
 template <class V>
 void add_value_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset, FetchAhead& ahead) {
-  const std::int64_t seen = smaller(run.seen - offset, attention_slice);
+  const std::int64_t seen = smaller(run.seen - offset, scratch.positions);
   std::int64_t row = run.begin;
   for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
     add_values_to_rows<V, attention_tile_rows>(scratch, row, offset, seen, ahead);
@@ -246,9 +253,9 @@ void attend_block(const AttentionArgs& args, const AttentionScratch& scratch, Sp
                   std::int64_t first_row, std::int64_t block_start) {
   const std::int64_t count = smaller(args.visible[args.rows - 1] - block_start, attention_block);
   SpanCursor keys = cursor;
-  for (std::int64_t offset = 0; offset < count; offset += attention_slice) {
-    FetchAhead ahead = keys.next_slice(args, true);
-    keys.read<V>(args, true, smaller(count - offset, attention_slice), scratch);
+  for (std::int64_t offset = 0; offset < count; offset += scratch.positions) {
+    FetchAhead ahead = keys.next_slice(args, true, scratch.positions);
+    keys.read<V>(args, true, smaller(count - offset, scratch.positions), scratch);
     for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
       run = next_run(args, run.end, block_start);
       if (run.seen > offset) score_slice<V>(scratch, run, offset, ahead);
@@ -257,9 +264,9 @@ void attend_block(const AttentionArgs& args, const AttentionScratch& scratch, Sp
   for (std::int64_t row = first_row; row < args.rows; ++row) {
     rescale_row<V>(scratch, row, smaller(args.visible[row] - block_start, attention_block));
   }
-  for (std::int64_t offset = 0; offset < count; offset += attention_slice) {
-    FetchAhead ahead = cursor.next_slice(args, false);
-    cursor.read<V>(args, false, smaller(count - offset, attention_slice), scratch);
+  for (std::int64_t offset = 0; offset < count; offset += scratch.positions) {
+    FetchAhead ahead = cursor.next_slice(args, false, scratch.positions);
+    cursor.read<V>(args, false, smaller(count - offset, scratch.positions), scratch);
     for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
       run = next_run(args, run.end, block_start);
       if (run.seen > offset) add_value_slice<V>(scratch, run, offset, ahead);
