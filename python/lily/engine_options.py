@@ -11,9 +11,11 @@ from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ConfigError, MemoryLimitError
 from lily.options import Options
 
-__all__ = ["COMPILING", "arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
+__all__ = ["COMPILING", "COPYING", "arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
 
-COMPILING = "compiling kernels"  # what a progress callable is told while a GPU's kernels are compiled
+# What a progress callable is told while a model is loaded.
+COPYING = "copying weights to the GPU"  # one with memory of its own
+COMPILING = "compiling kernels"
 
 # The GPU backends, the one that "auto" prefers first.
 _GPUS = ("metal", "cuda")

@@ -22,7 +22,7 @@ from lily.cache.disk_tier import DiskTier
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.engine_options import COMPILING, arithmetic_of, choose_backend, make_engine_options
+from lily.engine_options import COMPILING, COPYING, arithmetic_of, choose_backend, make_engine_options
 from lily.errors import ClosedError, ConfigError
 from lily.fingerprint import weights_fingerprint
 from lily.options import Options
@@ -48,8 +48,8 @@ __all__ = ["Model"]
 logger = logging.getLogger("lily")
 
 
-def _no_progress(done: int, total: int) -> None:
-    """Called so that Python can notice Ctrl-C while kernels are compiled."""
+def _no_progress(what: str, done: int, total: int) -> None:
+    """Called so that Python can notice Ctrl-C while weights are copied and kernels compiled."""
 
 
 class Model:
@@ -145,8 +145,10 @@ class Model:
             Most bytes of its files.
         progress : callable or bool, optional
             For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
-            a progress bar or not; None shows one where standard error is a terminal. A callable is also told of GPU
-            kernels that are compiled while loading, as ``progress("compiling kernels", done, total)``.
+            a progress bar or not; None shows one where standard error is a terminal. A callable is also told of
+            weights that are copied to a GPU with memory of its own, as ``progress("copying weights to the GPU",
+            done_bytes, total_bytes)``, and of GPU kernels that are compiled while loading, as
+            ``progress("compiling kernels", done, total)``.
 
         Raises
         ------
@@ -183,7 +185,9 @@ class Model:
             kv_cache_type=kv_cache_type,
             memory_limit=memory_limit,
         )
-        engine_options.compile_progress = partial(progress, COMPILING) if callable(progress) else _no_progress
+        told = progress if callable(progress) else _no_progress
+        engine_options.copy_progress = partial(told, COPYING)
+        engine_options.compile_progress = partial(told, COMPILING)
         native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), engine_options)
         logger.info(
             "loaded %s in %.0f ms: %s",

@@ -29,8 +29,9 @@ class AliasDevice final : public Device {
                                                  std::string label) override {
     return sim_.allocate(size, storage, std::move(label));
   }
-  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) override {
-    return sim_.wrap(data, size, std::move(label));
+  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                             const CopyProgress& progress) override {
+    return sim_.wrap(data, size, std::move(label), progress);
   }
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override {

@@ -288,6 +288,32 @@ def a_model_names_what_failed(fake: Fake, folder: Path) -> None:
         fake.check_all_freed(f"call {at} of {calls}")
 
 
+def copying_is_told(fake: Fake, folder: Path) -> None:
+    """Bytes copied grow up to all of them; an exception of the callable ends the loading and leaves nothing."""
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    told: list[tuple[str, int, int]] = []
+
+    def load(progress: Callable[[str, int, int], None]) -> None:
+        lily.Model.load("lily-tiny", backend="cuda", prefix_cache_bytes=0, progress=progress).close()
+
+    load(lambda *what: told.append(what))
+    copied = [(done, total) for what, done, total in told if what == "copying weights to the GPU"]
+    totals = {total for _, total in copied}
+    assert len(totals) == 1 and totals.pop() > 10_000_000, totals
+    assert copied == sorted(set(copied)) and copied[-1][0] == copied[-1][1], copied
+    fake.check_all_freed("told")
+
+    def stop(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        load(stop)
+    except KeyboardInterrupt:
+        fake.check_all_freed("stopped")
+    else:
+        raise AssertionError("loading went on")
+
+
 def opening(fake: Fake, folder: Path) -> None:
     """Prints why there is no device."""
     try:

@@ -61,6 +61,7 @@ def run(name: str, driver: Path, folder: Path, **environment: str) -> str:
         "two_models_share_the_gpu",
         "importing_and_the_cpu_leave_cuda_alone",
         "a_model_names_what_failed",
+        "copying_is_told",
     ],
 )
 def test_run(name: str, driver: Path, tmp_path: Path) -> None:

@@ -352,6 +352,15 @@ class EngineOptions:
     def gpu(self, arg: Options, /) -> None: ...
 
     @property
+    def copy_progress(self) -> Callable[[int, int], None]:
+        """
+        Called with (bytes copied, bytes in all) while weights are copied to a device; None in its absence.
+        """
+
+    @copy_progress.setter
+    def copy_progress(self, arg: Callable[[int, int], None], /) -> None: ...
+
+    @property
     def compile_progress(self) -> Callable[[int, int], None]:
         """
         Called with (pipelines made, pipelines in all) while a device compiles them; None in its absence.

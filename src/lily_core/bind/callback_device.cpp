@@ -102,8 +102,8 @@ class CallbackDevice final : public device::Device {
     if (size > allocation_limit) throw Error(ErrorKind::memory_limit, "no memory for " + label);
     return std::make_shared<HostBuffer>(size, storage, std::move(label));
   }
-  [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size,
-                                                     std::string label) override {
+  [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                                     const device::CopyProgress& /*progress*/) override {
     return std::make_shared<HostBuffer>(data, size, std::move(label));
   }
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,

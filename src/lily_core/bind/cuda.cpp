@@ -55,7 +55,7 @@ void bind_cuda(nb::module_& devices) {
       .def(
           "__init__",
           [](CudaDevice* self, const std::string& library, const std::string& cache, bool synchronous) {
-            new (self) CudaDevice({.library = library, .cache = cache, .synchronous = synchronous, .on_upload = {}});
+            new (self) CudaDevice({.library = library, .cache = cache, .synchronous = synchronous});
           },
           nb::kw_only(), "library"_a = "", "cache"_a = "", "synchronous"_a = false)
       .def("kernel_names", &CudaDevice::kernel_names);

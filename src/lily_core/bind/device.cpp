@@ -185,7 +185,7 @@ void bind_device(nb::module_& module) {
       .def(
           "wrap",
           [](Device& device, const ReadOnlyBytes& array, const std::string& label) {
-            return device.wrap(reinterpret_cast<const std::byte*>(array.data()), array.size(), label);
+            return device.wrap(reinterpret_cast<const std::byte*>(array.data()), array.size(), label, {});
           },
           nb::keep_alive<0, 2>(), "array"_a, "label"_a = "")
       .def("pipeline", &pipeline, nb::rv_policy::reference_internal, "kernel"_a,

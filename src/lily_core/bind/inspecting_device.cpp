@@ -89,9 +89,9 @@ class InspectingDevice final : public device::Device {
                                                          std::string label) override {
     return inner_->allocate(size, storage, std::move(label));
   }
-  [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size,
-                                                     std::string label) override {
-    return inner_->wrap(data, size, std::move(label));
+  [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                                     const device::CopyProgress& progress) override {
+    return inner_->wrap(data, size, std::move(label), progress);
   }
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override {

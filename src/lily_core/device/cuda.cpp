@@ -41,13 +41,10 @@ std::shared_ptr<Buffer> CudaDevice::allocate(std::uint64_t size, BufferStorage s
   return std::make_shared<cuda::CudaBuffer>(context_, transfer_, allocated_, size, storage, std::move(label));
 }
 
-std::shared_ptr<Buffer> CudaDevice::wrap(const std::byte* data, std::uint64_t size, std::string label) {
+std::shared_ptr<Buffer> CudaDevice::wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                         const CopyProgress& progress) {
   auto buffer = std::make_shared<cuda::CudaBuffer>(context_, transfer_, allocated_, size, BufferStorage::private_,
                                                    std::move(label));
-  cuda::HostTransfer::Progress progress;
-  if (options_.on_upload) {
-    progress = [&](std::size_t done, std::size_t total) { options_.on_upload(buffer->label(), done, total); };
-  }
   transfer_->upload(buffer->address(), data, size, progress);
   return buffer;
 }

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,8 +29,6 @@ struct CudaOptions {
   std::filesystem::path library;  // folder of translated kernels; empty: those that ship with Lily
   std::filesystem::path cache;    // folder of compiled kernels; empty: the user's cache folder
   bool synchronous = false;       // one kernel at a time, so that an error names the kernel
-  // Called while a wrapped file is copied to the GPU: its label, bytes done and in all.
-  std::function<void(const std::string& label, std::uint64_t done, std::uint64_t total)> on_upload;
 };
 
 class CudaDevice final : public Device {
@@ -45,7 +42,8 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage, std::string label) override;
   // Copies the memory to the GPU.
-  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) override;
+  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                             const CopyProgress& progress) override;
   // Compiles in the background: what the compiler finds wrong is the error of the first pass with the kernel.
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override;

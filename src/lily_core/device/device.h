@@ -109,6 +109,7 @@ struct PipelineRequest {
   std::string kernel;
   std::vector<FunctionConstant> constants;
 };
+using CopyProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes
 using CompileProgress = std::function<void(std::size_t done, std::size_t total)>;
 
 class Device {
@@ -120,7 +121,9 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
                                                          std::string label) = 0;
   // Read-only memory of the host (a mapped file), used in place where the device can. The memory outlives the buffer.
-  [[nodiscard]] virtual std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) = 0;
+  // A device that copies it tells `progress`, on this thread, and stops when it throws.
+  [[nodiscard]] virtual std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                                     const CopyProgress& progress) = 0;
 
   // The pipeline of a kernel (its host_name) with these constants; compiled on first use, then cached. The reference
   // lives as long as the device. Throws Error(backend) with the compiler's message, file and line.

@@ -23,8 +23,9 @@ class FailingDevice final : public Device {
                                                  std::string label) override {
     return device_.allocate(size, storage, std::move(label));
   }
-  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) override {
-    return device_.wrap(data, size, std::move(label));
+  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                             const CopyProgress& progress) override {
+    return device_.wrap(data, size, std::move(label), progress);
   }
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override {

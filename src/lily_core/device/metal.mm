@@ -116,7 +116,7 @@ std::shared_ptr<Buffer> MetalDevice::allocate(std::uint64_t size, BufferStorage 
   }
 }
 
-std::shared_ptr<Buffer> MetalDevice::wrap(const std::byte* data, std::uint64_t size, std::string label) {
+std::shared_ptr<Buffer> MetalDevice::wrap(const std::byte* data, std::uint64_t size, std::string label, const CopyProgress& /*progress*/) {
   @autoreleasepool {
     return std::make_shared<MetalBuffer>(device_, MetalBuffer::Owner{budget_, residency_}, data, size,
                                          std::move(label));

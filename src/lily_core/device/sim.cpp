@@ -81,7 +81,8 @@ std::shared_ptr<Buffer> SimDevice::allocate(std::uint64_t size, BufferStorage st
   return std::make_shared<sim::SimBuffer>(library_, allocated_, size, storage, poison, std::move(label));
 }
 
-std::shared_ptr<Buffer> SimDevice::wrap(const std::byte* data, std::uint64_t size, std::string label) {
+std::shared_ptr<Buffer> SimDevice::wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                        const CopyProgress& /*progress*/) {
   return std::make_shared<sim::SimBuffer>(library_, data, size, std::move(label));
 }
 

@@ -34,6 +34,7 @@ Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions o
   resolve_context();
   backend_ = device == nullptr ? cpu::make_backend(config_, weights_, options_)
                                : gpu::make_backend(std::move(device), config_, weights_, options_);
+  options_.copy_progress = nullptr;
   options_.compile_progress = nullptr;
 }
 

@@ -59,7 +59,7 @@ GpuBackend::GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig
       config_(config),
       options_(options.gpu),
       max_context_(options.max_context),
-      weights_(*device_, config, weights, host_regions(weights)),
+      weights_(*device_, config, weights, host_regions(weights), options.copy_progress),
       arena_(*device_),
       most_chunk_rows_(options.prefill_chunk),
       pass_seconds_(options.gpu.pass_seconds),

@@ -76,7 +76,8 @@ std::shared_ptr<device::Buffer> NullDevice::allocate(std::uint64_t size, device:
   return std::make_shared<NullBuffer>(size, storage, std::move(label), allocated_, contents_);
 }
 
-std::shared_ptr<device::Buffer> NullDevice::wrap(const std::byte* /*data*/, std::uint64_t size, std::string label) {
+std::shared_ptr<device::Buffer> NullDevice::wrap(const std::byte* /*data*/, std::uint64_t size, std::string label,
+                                                 const device::CopyProgress& /*progress*/) {
   return std::make_shared<NullBuffer>(size, device::BufferStorage::private_, std::move(label), wrapped_, contents_);
 }
 

@@ -57,8 +57,13 @@ std::vector<const std::byte*> pointers(const std::vector<Matrix>& matrices, cons
 
 }  // namespace
 
-WeightPlacer::WeightPlacer(device::Device& device, std::span<const HostRegion> regions)
-    : device_(device), regions_(regions.begin(), regions.end()), region_buffers_(regions.size()) {}
+WeightPlacer::WeightPlacer(device::Device& device, std::span<const HostRegion> regions,
+                           const device::CopyProgress& progress)
+    : device_(device),
+      progress_(progress),
+      regions_(regions.begin(), regions.end()),
+      region_is_used_(regions.size()),
+      region_buffers_(regions.size()) {}
 
 View WeightPlacer::make_room(std::uint64_t bytes, bool is_copy) {
   const std::uint64_t rounded = (bytes + kRoomAlignment - 1) / kRoomAlignment * kRoomAlignment;
@@ -117,9 +122,8 @@ std::optional<WeightPlacer::Blocks> WeightPlacer::find_in_place(const std::vecto
     const auto offset = static_cast<std::uint64_t>(blocks[0] - region.data);
     if (blocks[0] < region.data || offset > region.size || span > region.size - offset) continue;
     if (offset % alignment != 0 || (blocks.size() > 1 && stride % alignment != 0)) break;
-    if (placing_ && region_buffers_[i] == nullptr) {
-      region_buffers_[i] = device_.wrap(region.data, region.size, region.label);
-    }
+    region_is_used_[i] = true;
+    if (placing_ && region_buffers_[i] == nullptr) region_buffers_[i] = wrap_region(region);
     return Blocks{{.buffer = region_buffers_[i].get(),
                    .scratch = kNoScratch,
                    .offset = offset,
@@ -128,6 +132,16 @@ std::optional<WeightPlacer::Blocks> WeightPlacer::find_in_place(const std::vecto
                   stride};
   }
   return std::nullopt;
+}
+
+std::shared_ptr<device::Buffer> WeightPlacer::wrap_region(const HostRegion& region) {
+  std::uint64_t total = 0;  // of all regions that are used
+  for (std::size_t i = 0; i < regions_.size(); ++i) total += region_is_used_[i] ? regions_[i].size : 0;
+  device::CopyProgress progress;
+  if (progress_) progress = [&](std::uint64_t done, std::uint64_t /*size*/) { progress_(wrapped_ + done, total); };
+  std::shared_ptr<device::Buffer> buffer = device_.wrap(region.data, region.size, region.label, progress);
+  wrapped_ += region.size;
+  return buffer;
 }
 
 WeightPlacer::Blocks WeightPlacer::copy_blocks(const std::vector<const std::byte*>& blocks, std::uint64_t bytes,

@@ -16,7 +16,8 @@ namespace lily::gpu {
 // allocated, to copy it.
 class WeightPlacer {
  public:
-  WeightPlacer(device::Device& device, std::span<const HostRegion> regions);
+  // `progress` outlives this: told of the regions that the device copies.
+  WeightPlacer(device::Device& device, std::span<const HostRegion> regions, const device::CopyProgress& progress);
 
   [[nodiscard]] DeviceMatrix matrix(const std::string& name, const Matrix& matrix);
   [[nodiscard]] ExpertMatrices experts(const std::string& name, const std::vector<Matrix>& matrices);
@@ -45,8 +46,13 @@ class WeightPlacer {
   [[nodiscard]] Blocks copy_scales(const std::vector<const std::byte*>& blocks, std::uint64_t count, ElementType type);
   void place_scales(const std::vector<Matrix>& matrices, ExpertMatrices& result);
 
+  [[nodiscard]] std::shared_ptr<device::Buffer> wrap_region(const HostRegion& region);
+
   device::Device& device_;
+  const device::CopyProgress& progress_;
   std::vector<HostRegion> regions_;
+  std::vector<bool> region_is_used_;                             // in place: found while measuring
+  std::uint64_t wrapped_ = 0;                                    // bytes of regions
   std::vector<std::shared_ptr<device::Buffer>> region_buffers_;  // null until something is used in place
   bool placing_ = false;
   std::vector<std::uint64_t> arena_sizes_;

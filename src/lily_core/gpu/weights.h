@@ -81,9 +81,10 @@ struct CopiedWeights {
 
 class DeviceWeights {
  public:
-  // The regions and `weights` outlive this. Throws Error(config) naming a tensor that the GPU engine cannot use.
+  // The regions and `weights` outlive this. Tells `progress` of the regions that the device copies. Throws
+  // Error(config) naming a tensor that the GPU engine cannot use.
   DeviceWeights(device::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                std::span<const HostRegion> regions);
+                std::span<const HostRegion> regions, const device::CopyProgress& progress = {});
 
   DeviceMatrix embed_tokens, lm_head;
   View norm;              // f32

@@ -90,7 +90,7 @@ void HostTransfer::prepare(std::size_t size) {
   }
 }
 
-void HostTransfer::upload(DeviceAddress to, const std::byte* from, std::size_t size, const Progress& progress) {
+void HostTransfer::upload(DeviceAddress to, const std::byte* from, std::size_t size, const CopyProgress& progress) {
   const std::lock_guard lock(mutex_);
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();

@@ -3,11 +3,11 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <mutex>
 
 #include "device/cuda/driver.h"
+#include "device/device.h"
 
 namespace lily::device::cuda {
 
@@ -31,8 +31,6 @@ class PinnedMemory {
 
 class HostTransfer {
  public:
-  using Progress = std::function<void(std::size_t done, std::size_t total)>;
-
   // Throws Error.
   explicit HostTransfer(std::shared_ptr<const Context> context);
   ~HostTransfer();
@@ -40,7 +38,7 @@ class HostTransfer {
   HostTransfer& operator=(const HostTransfer&) = delete;
 
   // Both are complete when they return, and do not wait for kernels. Throw Error(backend).
-  void upload(DeviceAddress to, const std::byte* from, std::size_t size, const Progress& progress = {});
+  void upload(DeviceAddress to, const std::byte* from, std::size_t size, const CopyProgress& progress = {});
   void download(std::byte* to, DeviceAddress from, std::size_t size);
   void clear(DeviceAddress to, std::size_t size);
 

@@ -35,7 +35,7 @@ std::future<std::string> KernelCompiler::start(const KernelEntry& entry, std::sp
 }
 
 std::string KernelCompiler::make(const std::string& name, const std::string& source) {
-  const std::string key = nvrtc_.version() + "\n" + architecture_ + "\n" + name + "\n" + library_.header() + source;
+  const std::string key = nvrtc_.dialect() + "\n" + architecture_ + "\n" + name + "\n" + library_.header() + source;
   if (std::optional<std::string> cubin = cache_.load(key)) return *std::move(cubin);
   std::string cubin = nvrtc_.compile(name, source, library_.header(), architecture_, false).cubin;
   cache_.store(key, cubin);

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<const char*, 3> kNames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+constexpr std::array<const char*, 3> kOptions = {"-std=c++17", "-default-device", "-diag-suppress=128"};
 
 // Folders that Python packages are installed in, as far as extension modules from there are loaded.
 std::set<fs::path> package_folders() {
@@ -128,6 +129,12 @@ std::string Nvrtc::log_of(Program* program) const {
   return log;
 }
 
+std::string Nvrtc::dialect() const {
+  std::string dialect = "NVRTC " + version_;
+  for (const char* const option : kOptions) dialect += std::string(" ") + option;
+  return dialect;
+}
+
 CompiledKernel Nvrtc::compile(const std::string& name, const std::string& source, const std::string& header,
                               const std::string& architecture, bool report_resources) const {
   const char* const headers[] = {header.c_str()};
@@ -137,7 +144,8 @@ CompiledKernel Nvrtc::compile(const std::string& name, const std::string& source
   if (status != 0) throw Error(ErrorKind::backend, "the cuda device: NVRTC: " + std::string(error_string_(status)));
   const std::unique_ptr<Program, std::function<void(Program*)>> owner(program, [this](Program* p) { destroy_(&p); });
   const std::string target = "-arch=" + architecture;
-  std::vector<const char*> options = {target.c_str(), "-std=c++17", "-default-device", "-diag-suppress=128"};
+  std::vector<const char*> options(kOptions.begin(), kOptions.end());
+  options.push_back(target.c_str());
   if (report_resources) options.push_back("--ptxas-options=-v");
   status = compile_(program, static_cast<int>(options.size()), options.data());
   CompiledKernel result;

@@ -23,6 +23,8 @@ class Nvrtc {
   Nvrtc& operator=(const Nvrtc&) = delete;
 
   [[nodiscard]] const std::string& version() const { return version_; }  // "13.0"
+  // How it translates: its version and options. Equal sources give equal machine code while this is equal.
+  [[nodiscard]] std::string dialect() const;
 
   // Throws Error(backend) with the compiler's messages. Safe to call from several threads.
   [[nodiscard]] CompiledKernel compile(const std::string& name, const std::string& source, const std::string& header,

@@ -32,7 +32,8 @@ class MetalDevice final : public Device {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage, std::string label) override;
-  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label) override;
+  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                             const CopyProgress& progress) override;
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override;
   [[nodiscard]] bool compiles_ahead() const override { return true; }

@@ -158,9 +158,10 @@ std::shared_ptr<Buffer> RehearsedDevice::allocate(std::uint64_t size, BufferStor
   return counted(std::move(share), inner_->allocate(size, storage, std::move(label)));
 }
 
-std::shared_ptr<Buffer> RehearsedDevice::wrap(const std::byte* data, std::uint64_t size, std::string label) {
+std::shared_ptr<Buffer> RehearsedDevice::wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                              const CopyProgress& progress) {
   auto share = std::make_unique<BudgetShare>(budget_, size, true, label);
-  return counted(std::move(share), inner_->wrap(data, size, std::move(label)));
+  return counted(std::move(share), inner_->wrap(data, size, std::move(label), progress));
 }
 
 const Pipeline& RehearsedDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
