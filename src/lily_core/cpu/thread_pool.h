@@ -57,7 +57,7 @@ class ThreadPool {
   // One cache line each, so that polling a counter does not slow down the others.
   alignas(64) std::atomic<std::uint32_t> generation_{0};  // one more for each loop; workers wait for a change
   alignas(64) std::atomic<std::uint64_t> loop_{0};        // generation << 32 | open << 31 | workers inside
-  alignas(64) Task task_ = nullptr;
+  Task task_ = nullptr;
   void* context_ = nullptr;
   std::vector<Share> shares_;  // [size()]
   std::atomic<bool> stop_{false};
