@@ -47,6 +47,7 @@ class Options:
     vector_dtype: str = "BF16"
     a_log_dtype: str = "F32"
     negative_scales: bool = True
+    branch_gain: float = 1.0  # of what every block adds to the residual: with less, rounding grows less with depth
     extra: Sequence[str] = ()  # "vision", "mtp"
     shards: int = 1
     shard_bytes: int | None = None  # instead of `shards`: the most that one file holds
@@ -178,7 +179,7 @@ def vectors(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 def tensors(config: dict[str, Any], options: Options) -> Iterator[Tensor]:
     """Every tensor of the checkpoint under its name in the files."""
-    values = Values(options.seed, options.negative_scales)
+    values = Values(options.seed, options.negative_scales, options.branch_gain)
     for module, count, rows, columns in matrices(config):
         yield from _matrix_tensors(module, count, rows, columns, options, values)
     kernel = text_config(config)["linear_conv_kernel_dim"]
@@ -333,6 +334,7 @@ def main() -> None:
     parser.add_argument("--bits", type=int, choices=(4, 8, 16), default=4, help="16: plain bfloat16")
     parser.add_argument("--group-size", type=int, choices=(32, 64, 128), default=64)
     parser.add_argument("--layout", choices=("stacked", "fused", "per_expert"), default="stacked")
+    parser.add_argument("--branch-gain", type=float, default=1.0, help="of what blocks add; 0.125: calm as trained")
     parser.add_argument("--a-log", choices=("BF16", "F32"), default="BF16", help="type of A_log")
     arguments = parser.parse_args()
     options = Options(
@@ -342,6 +344,7 @@ def main() -> None:
         layout=arguments.layout,
         prefix="language_model.model." if arguments.layout == "stacked" else "model.language_model.",
         a_log_dtype=arguments.a_log,
+        branch_gain=arguments.branch_gain,
         shard_bytes=5 << 30,
     )
     config = with_layers(REAL_CONFIG, arguments.layers)

@@ -67,7 +67,7 @@ def with_layers(config: dict[str, Any], layers: int) -> dict[str, Any]:
     """The same model with another number of layers, in the same pattern of layer types."""
     changed = copy.deepcopy(config)
     text = text_config(changed)
-    interval = text["full_attention_interval"]
+    interval = text.get("full_attention_interval", 4)
     text["num_hidden_layers"] = layers
     text["layer_types"] = [
         "linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)

@@ -17,6 +17,7 @@ _BLOCK_VALUES = 1 << 22
 
 # Standard deviation of a matrix's outputs for inputs of deviation one; 1 where it is not listed.
 _GAIN = {"lm_head": 2.0, "gate": 2.0, "o_proj": 0.5, "out_proj": 0.5, "down_proj": 1.5}
+_BRANCH_ENDS = ("o_proj", "out_proj", "down_proj")  # what they give is added to the residual
 
 
 def encode(values: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
@@ -43,14 +44,15 @@ class Values:
 
     seed: int
     negative_scales: bool = True
+    branch_gain: float = 1.0
 
     def _generator(self, name: str, expert: int, part: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, zlib.crc32(name.encode()), expert, zlib.crc32(part.encode())])
 
-    @staticmethod
-    def _deviation(name: str, columns: int) -> float:
+    def _deviation(self, name: str, columns: int) -> float:
         kind = name.rsplit(".", 1)[-1]
-        return 1.0 if kind == "embed_tokens" else _GAIN.get(kind, 1.0) / columns**0.5
+        branch = self.branch_gain if kind in _BRANCH_ENDS else 1.0
+        return 1.0 if kind == "embed_tokens" else branch * _GAIN.get(kind, 1.0) / columns**0.5
 
     def plain(self, name: str, expert: int, rows: int, columns: int, dtype: str) -> Iterator[NDArray[np.generic]]:
         """Values [rows, columns], in blocks of rows."""
