@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 
 from lily import _core
 from lily.checkpoint import Checkpoint, plan
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ConfigError, MemoryLimitError
 from lily.options import Options
+from lily.whole_numbers import whole_number
 
 __all__ = ["COMPILING", "COPYING", "arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
 
@@ -65,9 +65,9 @@ def make_engine_options(
     """The core's options; arguments and errors as for `lily.Model.load`."""
     native = _core.EngineOptions()
     native.backend = backend
-    native.threads = _positive("threads", threads)
-    native.max_context = _positive("max_context", max_context)
-    native.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
+    native.threads = _count("threads", threads)
+    native.max_context = _count("max_context", max_context)
+    native.prefill_chunk = _count("prefill_chunk", prefill_chunk)
     native.weights = _text("weights", weights)
     native.cpu_isa = _text("cpu_isa", cpu_isa or "")
     native.kv_cache_type = _text("kv_cache_type", kv_cache_type or "float16")
@@ -83,18 +83,19 @@ def make_engine_options(
     if native.max_context > longest:
         raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
     if memory_limit is not None:
-        _enforce_memory_limit(checkpoint, native, _positive("memory_limit", memory_limit))
+        _enforce_memory_limit(checkpoint, native, whole_number("memory_limit", memory_limit, 1))
     return native
 
 
 def arithmetic_of(native: _core.EngineOptions, options: Options) -> str:
     """What the bits of a state depend on besides the weights; states are not moved between two of these."""
     if native.backend == "cpu":
-        return f"cpu, {native.kv_cache_type}"
+        return f"cpu, kv_cache_type={native.kv_cache_type}"
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
     changed = [
-        field.name
+        f"{field.name}={values[field.name]}"
         for field in dataclasses.fields(Options)
-        if field.name not in _SCHEDULE and getattr(options, field.name) != field.default
+        if field.name not in _SCHEDULE and values[field.name] != field.default
     ]
     return ", ".join([native.backend, *changed])
 
@@ -106,16 +107,9 @@ def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | 
         raise ConfigError(f'{backend} keeps keys and values in bfloat16; kv_cache_type="{kv_cache_type}" is not there')
 
 
-def _positive(name: str, value: int | None) -> int:
-    if value is None:
-        return 0
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if not 1 <= number < 1 << 63:
-        raise ConfigError(f"{name} must be a positive integer, not {value!r}")
-    return number
+def _count(name: str, value: int | None) -> int:
+    """A positive number; 0, which the core takes for its own choice, in its absence."""
+    return 0 if value is None else whole_number(name, value, 1)
 
 
 def _text(name: str, value: str) -> str:

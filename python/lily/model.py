@@ -19,7 +19,7 @@ from lily._native import native_config, native_source
 from lily.cache import PrefixCache
 from lily.cache.cached_prefill import as_positions, cached_prefill
 from lily.cache.disk_tier import DiskTier
-from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, as_count_option, default_cache_bytes
+from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, default_cache_bytes
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.engine_options import COMPILING, COPYING, arithmetic_of, choose_backend, make_engine_options
@@ -38,6 +38,7 @@ from lily.text import (
     read_generation_defaults,
     read_stop_tokens,
 )
+from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.chat import Chat
@@ -166,10 +167,10 @@ class Model:
         cache_bytes = (
             default_cache_bytes()
             if prefix_cache_bytes is None
-            else as_count_option("prefix_cache_bytes", prefix_cache_bytes)
+            else whole_number("prefix_cache_bytes", prefix_cache_bytes, 0)
         )
-        interval = as_count_option("snapshot_interval", snapshot_interval)
-        disk_bytes = as_count_option("prefix_cache_disk_bytes", prefix_cache_disk_bytes)
+        interval = whole_number("snapshot_interval", snapshot_interval, 0)
+        disk_bytes = whole_number("prefix_cache_disk_bytes", prefix_cache_disk_bytes, 0)
         if prefix_cache_dir is not None and cache_bytes == 0:
             raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
@@ -237,9 +238,9 @@ class Model:
     ) -> Session:
         """A new session that holds `ids` with its logits, computed from the longest prefix that the cache knows.
 
-        The result is that of ``model.prefill(ids)`` in these parts, on the CPU backend bit for bit;
-        ``session.cached_tokens`` says how many leading tokens came from the cache. A prompt that is repeated exactly
-        computes nothing.
+        The result is bit for bit that of ``model.prefill(ids)``; on a GPU only as far as no cached token was decoded,
+        which rounds otherwise there. ``session.cached_tokens`` says how many leading tokens came from the cache. A
+        prompt that is repeated exactly computes nothing.
 
         Later prompts can start where snapshots are taken: at the positions in `snapshot_at`, at the end of `ids`, every
         ``snapshot_interval`` tokens, and where `ids` leaves an earlier prompt. After a generation

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lily import _core
 from lily.errors import InvalidArgumentError
+from lily.whole_numbers import whole_number
 
 __all__ = ["Sampling"]
 
@@ -110,13 +111,7 @@ class Sampling:
 
 def check_seed(seed: int) -> int:
     """Return `seed` if it is an integer of 64 bits without sign, else raise InvalidArgumentError."""
-    try:
-        value = -1 if isinstance(seed, bool) else operator.index(seed)
-    except TypeError:
-        value = -1
-    if not 0 <= value < 1 << 64:
-        raise InvalidArgumentError(f"seed must be an integer between 0 and 2**64 - 1, not {seed!r}")
-    return value
+    return whole_number("seed", seed, 0, (1 << 64) - 1, InvalidArgumentError)
 
 
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:

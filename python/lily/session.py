@@ -16,6 +16,7 @@ from lily.errors import BusyError, InvalidArgumentError
 from lily.generation import Generation, TokenMask
 from lily.sampling import Sampling, check_seed
 from lily.snapshot import Snapshot
+from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -342,13 +343,7 @@ def as_stop_ids(ids: Collection[int]) -> list[int]:
 
 def as_count(name: str, value: int) -> int:
     """`value` if it is an integer of at least 0."""
-    try:
-        count = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        count = -1
-    if count < 0:
-        raise InvalidArgumentError(f"{name} must be an integer of at least 0, not {value!r}")
-    return count
+    return whole_number(name, value, 0, error_type=InvalidArgumentError)
 
 
 def _name_of_other_type(array: npt.NDArray[Any]) -> str:

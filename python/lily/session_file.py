@@ -167,16 +167,6 @@ def _checked_header(file: Path, metadata: Mapping[str, str], model: Model) -> di
             _refuse(file, f"it belongs to a model whose {name} is {saved.get(name)!r}, and this one's is {value!r}")
     if header.get("fingerprint") != model._fingerprint:
         _refuse(file, f"it was saved with other weights than those of {model.checkpoint.directory}")
-    kind = model._open().options.kv_cache_type
-    if (
-        model.backend == "cpu"
-        and str(header.get("arithmetic")).startswith("cpu")
-        and header.get("kv_cache_type") != kind
-    ):
-        raise CheckpointError(
-            f"{file}: its keys and values are {header.get('kv_cache_type')!r}, and this model keeps {kind!r}; "
-            "load the model with the file's kv_cache_type"
-        )
     if header.get("arithmetic") != model._arithmetic:
         raise CheckpointError(
             f"{file}: it was computed by {header.get('arithmetic')!r} and this model computes by "

@@ -16,6 +16,7 @@ from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.quantization import Quantization, parse_quantization
 from lily.errors import ConfigError
 from lily.options import Options
+from lily.whole_numbers import whole_number
 
 __all__ = ["StepReport", "step_report"]
 
@@ -103,8 +104,7 @@ def step_report(
     if phase == "decode" and rows is not None:
         raise ConfigError("rows is of a prompt chunk: a decode step has one row")
     count = 1 if phase == "decode" else DEFAULT_CHUNK if rows is None else rows
-    _check_count("context", context, 0)
-    _check_count("rows", count, 1)
+    context, count = whole_number("context", context, 0), whole_number("rows", count, 1)
     if context + count > model.max_position_embeddings:
         raise ConfigError(
             f"context {context} and {count} more tokens must fit in the model's {model.max_position_embeddings}"
@@ -129,11 +129,6 @@ def step_report(
         scratch_bytes_unshared=total.scratch_bytes_unshared,
         kernel_counts=native.kernels,
     )
-
-
-def _check_count(what: str, count: int, least: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        raise ConfigError(f"{what} must be a whole number of at least {least}, not {count!r}")
 
 
 def _formats(config: ModelConfig, quantization: Quantization) -> dict[str, tuple[_core.MatrixFormat, int]]:

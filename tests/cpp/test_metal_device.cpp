@@ -24,16 +24,13 @@
 #include "device/metal/source_bundle.h"
 #include "device/metal/tensor_verdict.h"
 #include "engine/error.h"
+#include "named_tests.h"
 
 namespace lily::device::metal {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error(what);
-}
 
 template <class Run>
 std::string error_of(ErrorKind kind, Run&& run) {
@@ -45,8 +42,6 @@ std::string error_of(ErrorKind kind, Run&& run) {
   }
   throw std::runtime_error("no error");
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // A folder of files that goes with the test.
 class Folder {
@@ -520,7 +515,7 @@ void test_interrupted_self_test() {
 
 int main() {
   using namespace lily::device::metal;
-  const std::vector<std::pair<const char*, void (*)()>> tests = {
+  return lily::run_tests({
       {"sources are joined", test_sources_are_joined},
       {"wrong sources are refused", test_wrong_sources_are_refused},
       {"shipped sources", test_shipped_sources},
@@ -537,16 +532,5 @@ int main() {
       {"order of detection", test_order_of_detection},
       {"interrupted self-test", test_interrupted_self_test},
       {"verdicts without a file", test_verdicts_without_a_file},
-  };
-  int failures = 0;
-  for (const auto& [name, test] : tests) {
-    try {
-      test();
-    } catch (const std::exception& error) {
-      std::printf("FAILED %s: %s\n", name, error.what());
-      ++failures;
-    }
-  }
-  std::printf("%d of %zu tests failed\n", failures, tests.size());
-  return failures == 0 ? 0 : 1;
+  });
 }

@@ -21,19 +21,15 @@
 
 #include "device/metal/command_queue.h"
 #include "device/metal/once_map.h"
+#include "device/metal/run_on_threads.h"
 #include "device/metal/submission.h"
 #include "engine/error.h"
+#include "named_tests.h"
 
 namespace lily::device::metal {
 namespace {
 
 using namespace std::chrono_literals;
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error(what);
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 class NamedPipeline final : public Pipeline {
  public:
@@ -411,7 +407,7 @@ void test_things_are_made_once() {
 
 int main() {
   using namespace lily::device::metal;
-  const std::vector<std::pair<const char*, void (*)()>> tests = {
+  return lily::run_tests({
       {"passes are a chain", test_passes_are_a_chain},
       {"waiting for each other is no work", test_waiting_for_each_other_is_no_work},
       {"a failed part releases all who wait", test_a_failed_part_releases_all_who_wait},
@@ -425,16 +421,5 @@ int main() {
       {"work on threads", test_work_on_threads},
       {"failing work on threads", test_failing_work_on_threads},
       {"things are made once", test_things_are_made_once},
-  };
-  int failures = 0;
-  for (const auto& [name, test] : tests) {
-    try {
-      test();
-    } catch (const std::exception& error) {
-      std::printf("FAILED %s: %s\n", name, error.what());
-      ++failures;
-    }
-  }
-  std::printf("%d of %zu tests failed\n", failures, tests.size());
-  return failures == 0 ? 0 : 1;
+  });
 }

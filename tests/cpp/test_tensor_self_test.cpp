@@ -10,6 +10,7 @@
 
 #include "device/metal/tensor_self_test.h"
 #include "engine/error.h"
+#include "named_tests.h"
 #ifdef LILY_HAS_SIM
 #include "device/sim.h"
 #endif
@@ -70,10 +71,6 @@ class AliasDevice final : public Device {
   bool is_tensor_ = false;
   int tensor_kernels_ = 0;
 };
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::runtime_error(what);
-}
 
 void run() {
   AliasDevice right({});

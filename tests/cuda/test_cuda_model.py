@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engine"))
+
+from engine_helpers import assert_parts_give_the_same_bits
 
 import lily
 from lily.errors import BackendError
@@ -27,16 +33,7 @@ def model() -> Iterator[lily.Model]:
 
 @pytest.mark.parametrize("parts", [(202, 1), (1, 202), (64, 1, 1, 137), (16, 1, 32, 1, 153), (1,) * 5 + (198,)])
 def test_parts_of_a_prompt_give_the_same_bits(model: lily.Model, parts: tuple[int, ...]) -> None:
-    with model.session() as session:
-        whole = np.array(session.prefill(PROMPT))
-        after = np.array(session.decode(7))
-    with model.session() as session:
-        begin = 0
-        for count in parts:
-            logits = session.prefill(PROMPT[begin : begin + count])
-            begin += count
-        assert np.array_equal(logits, whole)
-        assert np.array_equal(session.decode(7), after)
+    assert_parts_give_the_same_bits(model, PROMPT, parts)
 
 
 def test_a_generation_is_what_decoding_its_tokens_gives(model: lily.Model) -> None:

@@ -93,3 +93,18 @@ def run_python(
 def expect_success(result: subprocess.CompletedProcess[str]) -> None:
     assert result.returncode == 0, result.stderr
     assert "leaked" not in result.stderr, result.stderr
+
+
+def assert_parts_give_the_same_bits(model: lily.Model, prompt: list[int], parts: tuple[int, ...]) -> None:
+    """A prompt in parts of these lengths against the whole, and the step after it."""
+    with model.session() as session:
+        whole = np.array(session.prefill(prompt))
+        after = np.array(session.decode(7))
+    with model.session() as session:
+        begin = 0
+        for count in parts:
+            logits = session.prefill(prompt[begin : begin + count])
+            begin += count
+        assert begin == len(prompt)
+        assert np.array_equal(logits, whole)
+        assert np.array_equal(session.decode(7), after)

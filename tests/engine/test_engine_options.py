@@ -25,7 +25,7 @@ def mappings() -> int:
 @pytest.mark.parametrize("option", ["threads", "max_context", "prefill_chunk", "memory_limit"])
 def test_positive_integers(checkpoint: Path, option: str, value: Any) -> None:
     before = mappings()
-    with pytest.raises(ConfigError, match=f"{option} must be a positive integer"):
+    with pytest.raises(ConfigError, match=f"{option} must be a whole number of at least 1"):
         lily.Model.load(checkpoint, **{option: value})
     assert mappings() <= before
 

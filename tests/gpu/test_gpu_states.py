@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import random_ids
+from engine_helpers import assert_parts_give_the_same_bits, random_ids
 from gpu_models import GPU_CONFIG
 
 import lily
@@ -18,16 +18,7 @@ PROMPT = random_ids(66, seed=51)
 
 @pytest.mark.parametrize("parts", [(65, 1), (1, 65), (33, 1, 32), (64, 1, 1)])
 def test_parts_of_a_prompt_give_the_same_bits(model: lily.Model, parts: tuple[int, ...]) -> None:
-    with model.session() as session:
-        whole = np.array(session.prefill(PROMPT))
-        after = np.array(session.decode(7))
-    with model.session() as session:
-        begin = 0
-        for count in parts:
-            logits = session.prefill(PROMPT[begin : begin + count])
-            begin += count
-        assert np.array_equal(logits, whole)
-        assert np.array_equal(session.decode(7), after)
+    assert_parts_give_the_same_bits(model, PROMPT, parts)
 
 
 def test_sessions_move_only_to_models_that_round_alike(
@@ -45,6 +36,13 @@ def test_sessions_move_only_to_models_that_round_alike(
     bfloat16 = lily.Model.load(checkpoint, backend="cpu", kv_cache_type="bfloat16")
     with bfloat16 as other, pytest.raises(CheckpointError, match="computed by 'sim'"):
         other.load_session(file)
+    blocks = {"backend": "sim", "options": lily.Options(blocked_attention_threshold=5)}
+    with lily.Model.load(checkpoint, **blocks) as first, first.session() as session:
+        session.prefill(PROMPT[:9])
+        session.save(tmp_path / "blocks")
+    other = lily.Model.load(checkpoint, backend="sim", options=lily.Options(blocked_attention_threshold=6))
+    with other, pytest.raises(CheckpointError, match=r"threshold=5.*threshold=6"):
+        other.load_session(tmp_path / "blocks")
     unfused = lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("D4b"))
     with unfused as other, pytest.raises(CheckpointError, match="fuse_expert_outputs"):
         other.load_session(file)

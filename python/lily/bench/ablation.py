@@ -13,6 +13,7 @@ from lily.bench.engine import LilyEngine
 from lily.bench.samples import Samples
 from lily.errors import ConfigError
 from lily.options import MECHANISMS, Mechanism, Options
+from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -30,7 +31,6 @@ _LENGTHS: dict[str, tuple[int, ...]] = {
     "D7": (32768, 65536, 131072),
 }
 _OTHER_LENGTHS = (4096,)
-_MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,14 @@ def _ablate(
 ) -> Ablation:
     if model.backend == "cpu":
         raise ConfigError('the cpu backend has no switches to turn off; use backend="metal", "cuda" or "sim"')
-    _check_count("decode", decode, model.max_context - 2)
-    _check_count("runs", runs, _MOST_RUNS)
+    decode = whole_number("decode", decode, 1, model.max_context - 2)
+    runs = whole_number("runs", runs, 1)
     cases = []
     for name, mechanism in mechanisms.items():
         given = prompt if mechanism.phase == "prefill" else context
         lengths = _LENGTHS.get(name, _OTHER_LENGTHS) if given is None else given
         if given is not None:
-            _check_lengths(mechanism.phase, lengths, model.max_context - decode)
+            lengths = _checked_lengths(mechanism.phase, given, model.max_context - decode)
         cases += [(name, mechanism, length) for length in lengths if length + decode < model.max_context]
     if not cases:
         raise ConfigError(f"no length fits a context of {model.max_context:,} tokens; give prompt and context")
@@ -191,16 +191,10 @@ def _ablate(
     return Ablation(str(model.checkpoint.directory), model.backend, rows)
 
 
-def _check_lengths(phase: str, lengths: Sequence[int], limit: int) -> None:
+def _checked_lengths(phase: str, lengths: Sequence[int], limit: int) -> tuple[int, ...]:
     if isinstance(lengths, str) or not isinstance(lengths, Sequence):
         raise ConfigError(f"lengths for {phase} must be a list of whole numbers as [512], not {lengths!r}")
-    for length in lengths:
-        _check_count(f"a length for {phase}", length, limit - 1)
-
-
-def _check_count(what: str, count: int, most: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
-        raise ConfigError(f"{what} must be a whole number from 1 to {most:,}, not {count!r}")
+    return tuple(whole_number(f"a length for {phase}", length, 1, limit - 1) for length in lengths)
 
 
 class _Bench:

@@ -1,14 +1,11 @@
-"""Default limits of the prefix cache, and the check of its options."""
+"""Default limits of the prefix cache."""
 
 from __future__ import annotations
 
-import operator
 import os
 from pathlib import Path
 
-from lily.errors import ConfigError
-
-__all__ = ["DEFAULT_DISK_BYTES", "DEFAULT_SNAPSHOT_INTERVAL", "as_count_option", "default_cache_bytes"]
+__all__ = ["DEFAULT_DISK_BYTES", "DEFAULT_SNAPSHOT_INTERVAL", "default_cache_bytes"]
 
 #: Tokens between snapshots within a long prompt: with about 63 MB of recurrent state each (Qwen3.6-35B-A3B), a prompt
 #: of 128K tokens leaves 16, half of the default limit.
@@ -37,14 +34,3 @@ def _memory_bytes() -> int:
     except OSError:
         return memory
     return min(memory, int(limit)) if limit.isdigit() else memory
-
-
-def as_count_option(name: str, value: int) -> int:
-    """`value` if it is an integer of at least 0."""
-    try:
-        count = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        count = -1
-    if not 0 <= count < 1 << 63:
-        raise ConfigError(f"{name} must be an integer of at least 0, not {value!r}")
-    return count

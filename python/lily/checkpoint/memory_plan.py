@@ -10,6 +10,7 @@ from lily.checkpoint.config import ModelConfig
 from lily.checkpoint.hub import resolve_source
 from lily.checkpoint.reader import Checkpoint, read_checkpoint
 from lily.errors import InvalidArgumentError
+from lily.whole_numbers import whole_number
 
 KV_BLOCK_TOKENS = 256  # the cache grows by whole blocks
 DEFAULT_PREFILL_CHUNK = 512
@@ -85,14 +86,13 @@ def plan(
     Raises
     ------
     InvalidArgumentError
-        A number is not a positive integer, or the context exceeds the model's.
+        A number is no whole number of at least 1, or the context exceeds the model's.
     CheckpointError, ConfigError
         The checkpoint cannot be read.
     """
     count = (os.cpu_count() or 1) if threads is None else threads
     for name, value in (("context", context), ("threads", count), ("prefill_chunk", prefill_chunk)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidArgumentError(f"{name} must be a positive integer, not {value!r}")
+        whole_number(name, value, 1, error_type=InvalidArgumentError)
     found = checkpoint if isinstance(checkpoint, Checkpoint) else read_checkpoint(resolve_source(checkpoint))
     config = found.config
     if context > config.max_position_embeddings:

@@ -15,6 +15,7 @@
 
 #include "bind/bind.h"
 #include "device/device.h"
+#include "device/pipeline_key.h"
 #include "engine/error.h"
 
 namespace nb = nanobind;
@@ -108,11 +109,7 @@ class CallbackDevice final : public device::Device {
   }
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override {
-    std::string key = kernel;
-    for (const auto& constant : constants) {
-      key += " " + std::to_string(constant.index) + "=" + std::to_string(constant.value);
-    }
-    auto& found = pipelines_[key];
+    auto& found = pipelines_[device::pipeline_key(kernel, constants)];
     if (found == nullptr) found = std::make_unique<NamedPipeline>(kernel, constants);
     return *found;
   }

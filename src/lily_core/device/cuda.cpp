@@ -1,6 +1,8 @@
 // device/cuda.cpp -- buffers, pipelines and passes of the cuda device.
 #include "device/cuda.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "device/cuda/cuda_buffer.h"
@@ -11,6 +13,7 @@
 #include "device/cuda/host_transfer.h"
 #include "device/cuda/kernel_compiler.h"
 #include "device/cuda/launch_list.h"
+#include "device/pipeline_key.h"
 #include "engine/error.h"
 
 namespace lily::device {
@@ -52,11 +55,10 @@ std::shared_ptr<Buffer> CudaDevice::wrap(const std::byte* data, std::uint64_t si
 const Pipeline& CudaDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
   const std::lock_guard lock(mutex_);
   const cuda::KernelEntry& entry = compiler_->library().find(kernel);
-  std::string key = kernel;
-  for (const FunctionConstant& constant : constants) {
-    if (!entry.constants.contains(constant.index)) continue;
-    key.append(",").append(std::to_string(constant.index)).append("=").append(std::to_string(constant.value));
-  }
+  std::vector<FunctionConstant> used;
+  std::ranges::copy_if(constants, std::back_inserter(used),
+                       [&](const FunctionConstant& constant) { return entry.constants.contains(constant.index); });
+  const std::string key = pipeline_key(kernel, used);
   auto found = pipelines_.find(key);
   if (found == pipelines_.end()) {
     auto made = std::make_unique<cuda::CudaPipeline>(context_, entry, compiler_->start(entry, constants));

@@ -13,8 +13,10 @@
 #include "device/metal/buffer.h"
 #include "device/metal/metal_device.h"
 #include "device/metal/queue.h"
+#include "device/metal/run_on_threads.h"
 #include "device/metal/tensor_probe.h"
 #include "device/metal/text.h"
+#include "device/pipeline_key.h"
 #include "engine/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
@@ -35,14 +37,6 @@ std::uint64_t room_of(id<MTLDevice> device) {
   const std::uint64_t recommended = device.recommendedMaxWorkingSetSize;
   const std::uint64_t held = device.currentAllocatedSize;
   return recommended > held ? recommended - held : 1;
-}
-
-std::string pipeline_key(const std::string& kernel, std::span<const FunctionConstant> constants) {
-  std::string key = kernel;
-  for (const FunctionConstant& constant : constants) {
-    key += "," + std::to_string(constant.index) + "=" + std::to_string(constant.value);
-  }
-  return key;
 }
 
 std::string highest_family(id<MTLDevice> device) {
@@ -116,7 +110,8 @@ std::shared_ptr<Buffer> MetalDevice::allocate(std::uint64_t size, BufferStorage 
   }
 }
 
-std::shared_ptr<Buffer> MetalDevice::wrap(const std::byte* data, std::uint64_t size, std::string label, const CopyProgress& /*progress*/) {
+std::shared_ptr<Buffer> MetalDevice::wrap(const std::byte* data, std::uint64_t size, std::string label,
+                                          const CopyProgress& /*progress*/) {
   @autoreleasepool {
     return std::make_shared<MetalBuffer>(device_, MetalBuffer::Owner{budget_, residency_}, data, size,
                                          std::move(label));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "device/pipeline_key.h"
 #include "device/sim/kernel_library.h"
 #include "device/sim/sim_buffer.h"
 #include "device/sim/sim_pipeline.h"
@@ -88,10 +89,7 @@ std::shared_ptr<Buffer> SimDevice::wrap(const std::byte* data, std::uint64_t siz
 
 const Pipeline& SimDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
   const std::lock_guard lock(mutex_);
-  std::string key = kernel;
-  for (const FunctionConstant& constant : constants) {
-    key.append(",").append(std::to_string(constant.index)).append("=").append(std::to_string(constant.value));
-  }
+  const std::string key = pipeline_key(kernel, constants);
   auto found = pipelines_.find(key);
   if (found == pipelines_.end()) {
     const lily_sim::Entry* entry = library_->find(kernel);

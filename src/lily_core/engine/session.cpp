@@ -156,21 +156,23 @@ void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& pro
 
 void Session::compute_pending() {
   if (!pending_) return;
-  if (model_->backend().has_steps()) {
-    static_cast<void>(step_pending(std::nullopt));
-    return;
-  }
-  run_chunk(std::span(&*pending_, 1), true);
+  compute_token(*pending_);
   pending_.reset();
 }
 
-// Computes the pending token on a device that picks the next one; returns that, if it did.
-std::optional<std::int32_t> Session::step_pending(const std::optional<DeviceChoice>& choice) {
+void Session::compute_token(std::int32_t token) {
+  if (model_->backend().has_steps()) {
+    static_cast<void>(step(token, std::nullopt));
+  } else {
+    run_chunk(std::span(&token, 1), true);
+  }
+}
+
+// Computes a token on a device that picks the next one; returns that, if it did.
+std::optional<std::int32_t> Session::step(std::int32_t token, const std::optional<DeviceChoice>& choice) {
   std::optional<std::int32_t> picked;
-  const std::int32_t token = *pending_;
   extend(std::span(&token, 1), true, [&] { picked = model_->backend().step(*state_, token, choice); });
   logits_on_device_ = true;
-  pending_.reset();
   return picked;
 }
 
@@ -191,20 +193,9 @@ Logits Session::prefill(std::span<const std::int32_t> ids, const ProgressCallbac
 
 Logits Session::decode(std::int32_t token) {
   const Entry entry(*this);
-  const std::span<const std::int32_t> ids(&token, 1);
-  prepare_call(ids);
-  if (!model_->backend().has_steps()) {
-    run(ids, {});
-    return logits_;
-  }
+  prepare_call(std::span(&token, 1));
   ++revision_;
-  pending_ = token;
-  try {
-    compute_pending();
-  } catch (...) {
-    pending_.reset();  // the caller's token is part of the sequence once it is computed
-    throw;
-  }
+  compute_token(token);
   return fetched_logits();
 }
 
@@ -241,7 +232,8 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   const std::optional<DeviceChoice> how = on_device ? device_choice(request, candidates) : std::nullopt;
   std::optional<std::int32_t> picked;
   if (on_device && pending_) {
-    picked = step_pending(how);
+    picked = step(*pending_, how);
+    pending_.reset();
   } else {
     compute_pending();
   }

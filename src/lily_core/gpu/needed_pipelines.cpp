@@ -64,7 +64,7 @@ class Recorder {
 std::vector<std::uint32_t> prompt_lengths(const ModelConfig& config, const EngineOptions& options) {
   const auto most = static_cast<std::uint32_t>(std::max<std::int64_t>(options.prefill_chunk, 1));
   std::vector<std::uint32_t> lengths;
-  for (std::uint32_t rows = 2; rows < most; rows *= 2) lengths.push_back(rows);
+  for (std::uint32_t rows = 1; rows < most; rows *= 2) lengths.push_back(rows);
   lengths.push_back(most);
   std::vector<std::uint32_t> chosen;
   std::vector<std::array<std::uint32_t, 2>> seen;

@@ -148,7 +148,7 @@ void score_lanes(const float* query, const float* keys, std::int64_t width, floa
   }
 }
 
-// Scores of the rows of a run against the slice of positions [offset, offset + 16) of the block.
+// Scores of the rows of a run against the slice of positions from `offset` on of the block.
 template <class V>
 void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset, FetchAhead& ahead) {
   alignas(64) float sums[16];

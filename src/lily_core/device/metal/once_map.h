@@ -1,8 +1,6 @@
-// device/metal/once_map.h -- things made once by name, several at the same time, and a loop over several threads.
+// device/metal/once_map.h -- things made once by name, several at the same time.
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,10 +38,5 @@ class OnceMap {
   std::mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
 };
-
-// Runs work(0) to work(count - 1) on up to `threads` other threads, and calls progress(done) on this one. The first
-// exception, of either, ends the loop: no further work starts, and it is thrown here when what had started has ended.
-void run_on_threads(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& work,
-                    const std::function<void(std::size_t)>& progress);
 
 }  // namespace lily::device::metal

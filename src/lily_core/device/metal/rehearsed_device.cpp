@@ -6,20 +6,13 @@
 #include <deque>
 #include <optional>
 
-#include "device/metal/once_map.h"
+#include "device/metal/run_on_threads.h"
+#include "device/pipeline_key.h"
 
 namespace lily::device::metal {
 namespace {
 
 constexpr std::size_t kCompilingThreads = 4;
-
-std::string key_of(const std::string& kernel, std::span<const FunctionConstant> constants) {
-  std::string key = kernel;
-  for (const FunctionConstant& constant : constants) {
-    key.append(" ").append(std::to_string(constant.index)).append("=").append(std::to_string(constant.value));
-  }
-  return key;
-}
 
 // Keeps its share of the budget as long as the buffer lives.
 struct CountedBuffer {
@@ -166,7 +159,7 @@ std::shared_ptr<Buffer> RehearsedDevice::wrap(const std::byte* data, std::uint64
 
 const Pipeline& RehearsedDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
   {
-    const std::string key = key_of(kernel, constants);
+    const std::string key = pipeline_key(kernel, constants);
     const std::lock_guard lock(mutex_);
     if (!ahead_.contains(key)) late_.insert(key);
   }
@@ -177,7 +170,7 @@ void RehearsedDevice::compile(std::span<const PipelineRequest> requests, const C
   const auto work = [&](std::size_t i) {
     static_cast<void>(inner_->pipeline(requests[i].kernel, requests[i].constants));
     const std::lock_guard lock(mutex_);
-    ahead_.insert(key_of(requests[i].kernel, requests[i].constants));
+    ahead_.insert(pipeline_key(requests[i].kernel, requests[i].constants));
   };
   const auto tell = [&](std::size_t done) {
     if (progress) progress(done, requests.size());

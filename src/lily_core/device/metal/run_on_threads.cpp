@@ -1,9 +1,10 @@
-// device/metal/once_map.cpp -- the loop over several threads.
-#include "device/metal/once_map.h"
+// device/metal/run_on_threads.cpp -- workers that take the next index, and the caller's thread that reports.
+#include "device/metal/run_on_threads.h"
 
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
