@@ -142,6 +142,13 @@ def test_scratch_depends_on_the_chunk_and_not_on_the_context(real: Checkpoint) -
     assert scratch_bytes(real.config, 128, 16) > small
 
 
+def test_what_the_real_model_takes_beyond_its_weights(real: Checkpoint) -> None:
+    """The blocks of a layer share their working memory: all of it beside each other would be 89 MB here."""
+    found = plan(real, 8192, threads=2)
+    assert 50e6 < found.scratch < 60e6
+    assert found.total - found.weights < 300e6
+
+
 def test_the_plan_as_text_and_as_data(real: Checkpoint) -> None:
     found = plan(real, 32_768, threads=8, prefill_chunk=512)
     text = str(found)

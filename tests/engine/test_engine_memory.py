@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_helpers import expect_success, run_python
 
 import lily
 from synthetic import random_config, write_checkpoint
@@ -34,3 +36,34 @@ def test_planned_memory_of_the_bundled_model_is_close() -> None:
         assert model.scratch_bytes <= planned.scratch <= 1.3 * model.scratch_bytes
         state = planned.kv_cache + planned.recurrent_state + planned.conv_state
         assert session.state_bytes == state
+
+
+FREED = """
+import numpy as np
+import lily
+from lily.bench.memory import resident_memory
+
+def anonymous():
+    return resident_memory()["anonymous"]
+
+ids = np.random.default_rng(2).integers(0, 1000, 2000)
+after = []
+for _ in range(4):
+    model = lily.Model.load("lily-tiny", threads=2, prefill_chunk=1000, prefix_cache_bytes=0)
+    sessions = [model.session() for _ in range(3)]
+    for session in sessions:
+        session.prefill(ids)
+    own = model.scratch_bytes + sum(session.state_bytes for session in sessions)
+    full = anonymous()
+    model.close()
+    del model, sessions, session
+    after.append(anonymous())
+assert own > 30_000_000, own
+assert full - after[-1] > 0.9 * own, (full, after, own)
+assert after[-1] - after[0] < 0.1 * own, (after, own)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what the process holds")
+def test_memory_of_a_closed_model_goes_back_to_the_system() -> None:
+    expect_success(run_python(FREED))

@@ -134,30 +134,45 @@ def conv_state_bytes(config: ModelConfig) -> int:
 def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
     """Working memory of the CPU backend at most: it depends on the chunk, never on the prompt's length.
 
-    The terms follow the buffers of src/lily_core/cpu/cpu_backend.h.
+    The terms follow the buffers of src/lily_core/cpu/cpu_backend.h: the residual stream and its norm, and a workspace
+    in which the blocks of a layer take turns.
     """
     hidden = config.hidden_size
-    linear_rows = config.linear_conv_dim + config.linear_value_dim + 2 * config.linear_num_value_heads
-    attention_rows = 2 * config.query_dim + 2 * config.key_value_dim + config.rotary_dim
-    mixed = max(
-        config.linear_value_dim if config.num_linear_layers else 0,
-        config.query_dim if config.num_full_attention_layers else 0,
-    )
     routed = config.num_experts_per_tok * config.moe_intermediate_size
     shared = config.shared_expert_intermediate_size
-    floats = 2 * hidden + mixed + config.num_experts + 1 + routed + shared
-    floats += linear_rows if config.num_linear_layers else 0
-    floats += attention_rows if config.num_full_attention_layers else 0
-    # Fixed-point copies: of the block's input for 4- and for 8-bit matrices, of every other product's input once.
-    fixed_point = 2 * _fixed_point_bytes(hidden) + _fixed_point_bytes(mixed)
-    fixed_point += config.num_experts_per_tok * _fixed_point_bytes(config.moe_intermediate_size)
-    fixed_point += _fixed_point_bytes(shared)
-    return prefill_chunk * (_FLOAT32 * floats + fixed_point) + threads * _thread_bytes(config, prefill_chunk)
+    blocks = [config.num_experts + 1 + routed + shared]
+    mixed = []
+    if config.num_linear_layers:
+        mixed.append(config.linear_value_dim)
+        blocks.append(config.linear_conv_dim + 2 * config.linear_value_dim + 2 * config.linear_num_value_heads)
+    if config.num_full_attention_layers:
+        mixed.append(config.query_dim)
+        blocks.append(3 * config.query_dim + 2 * config.key_value_dim + config.rotary_dim)
+    # Fixed-point copies: of the block's input for 4- and for 8-bit matrices, of the shared expert's values, and in turn
+    # of what the mixer and the routed experts put out.
+    fixed_point = 2 * _fixed_point_bytes(hidden, 1) + _fixed_point_bytes(shared, 1)
+    outputs = [(columns, 1) for columns in mixed] + [(config.moe_intermediate_size, config.num_experts_per_tok)]
+    fixed_point += max(_halves_bytes(*rows) for rows in outputs) + max(_group_bytes(*rows) for rows in outputs)
+    padding = 6 * 64
+    return (
+        prefill_chunk * (_FLOAT32 * (2 * hidden + max(blocks)) + fixed_point)
+        + padding
+        + threads * _thread_bytes(config, prefill_chunk)
+    )
 
 
-def _fixed_point_bytes(columns: int) -> int:
-    """Two int8 halves a value, rows padded; a scale and a sum for each group, of 32 columns at least."""
-    return 2 * ((columns + 63) // 128 * 128 + 64) + 2 * _FLOAT32 * (columns // 32)
+def _fixed_point_bytes(columns: int, rows: int) -> int:
+    return _halves_bytes(columns, rows) + _group_bytes(columns, rows)
+
+
+def _halves_bytes(columns: int, rows: int) -> int:
+    """Two int8 halves a value, rows padded."""
+    return rows * 2 * ((columns + 63) // 128 * 128 + 64)
+
+
+def _group_bytes(columns: int, rows: int) -> int:
+    """A scale and a sum for each group, of 32 columns at least."""
+    return rows * 2 * _FLOAT32 * (columns // 32)
 
 
 def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:

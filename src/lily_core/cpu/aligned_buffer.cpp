@@ -1,6 +1,7 @@
 // cpu/aligned_buffer.cpp -- allocation of working memory.
 #include "cpu/aligned_buffer.h"
 
+#include <cstdlib>
 #include <new>
 
 #if defined(__linux__)
@@ -11,22 +12,60 @@ namespace lily::cpu {
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
-constexpr std::size_t kLargePageBytes = std::size_t{1} << 21;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+#if defined(__linux__)
+
+constexpr std::size_t kLargePageBytes = std::size_t{1} << 21;
+constexpr std::size_t kSmallPageBytes = std::size_t{1} << 12;
+// From here on memory is mapped. Sessions and models come and go, and malloc keeps what it once had: it takes pieces of
+// up to 32 MB from a heap that shrinks from its end only.
+constexpr std::size_t kMappedBytes = std::size_t{1} << 18;
+
+void* map(std::size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return memory;
+}
+
+// On a boundary of large pages, of which the whole ones are asked for: the tail must not take more than it needs.
+void* map_large(std::size_t bytes) {
+  const std::size_t whole = round_up(bytes, kSmallPageBytes);
+  auto* const first = static_cast<std::byte*>(map(whole + kLargePageBytes));
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(first) % kLargePageBytes;
+  std::byte* const memory = first + before;
+  if (before != 0) ::munmap(first, before);
+  ::munmap(memory + whole, kLargePageBytes - before);
+  // Refusal costs speed only.
+  static_cast<void>(::madvise(memory, bytes / kLargePageBytes * kLargePageBytes, MADV_HUGEPAGE));
+  return memory;
+}
+
+#endif
 
 }  // namespace
 
 void* allocate_aligned(std::size_t bytes) {
-  const bool large = bytes >= kLargePageBytes;
-  const std::size_t unit = large ? kLargePageBytes : kLineBytes;
-  void* memory = std::aligned_alloc(unit, round_up(bytes, unit));
-  if (memory == nullptr) throw std::bad_alloc();
 #if defined(__linux__)
-  // Only whole large pages: the tail must not take more memory than it needs. Refusal costs speed only.
-  if (large) static_cast<void>(::madvise(memory, bytes / kLargePageBytes * kLargePageBytes, MADV_HUGEPAGE));
+  if (bytes >= kLargePageBytes) return map_large(bytes);
+  if (bytes >= kMappedBytes) return map(bytes);
 #endif
+  void* memory = std::aligned_alloc(kLineBytes, round_up(bytes, kLineBytes));
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
+}
+
+void free_aligned(void* memory, std::size_t bytes) noexcept {
+#if defined(__linux__)
+  if (bytes >= kMappedBytes) {
+    ::munmap(memory, bytes);
+    return;
+  }
+#else
+  static_cast<void>(bytes);
+#endif
+  std::free(memory);
 }
 
 }  // namespace lily::cpu

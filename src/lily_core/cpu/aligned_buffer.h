@@ -1,17 +1,17 @@
-// cpu/aligned_buffer.h -- uninitialised working memory on a 64-byte boundary that only grows; in large pages, where the
-// system has them, if it is large.
+// cpu/aligned_buffer.h -- working memory on a 64-byte boundary, its values unspecified; it only grows. Large pieces are
+// mapped one by one, so that they go back to the system when they are freed, and lie in large pages where it has them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <type_traits>
 
 namespace lily::cpu {
 
-// Uninitialised memory for std::free, on a 64-byte boundary or better.
 [[nodiscard]] void* allocate_aligned(std::size_t bytes);
+// `bytes` as they were allocated.
+void free_aligned(void* memory, std::size_t bytes) noexcept;
 
 // The same memory for a std::vector.
 template <class T>
@@ -21,7 +21,7 @@ struct AlignedAllocator {
   template <class Other>
   AlignedAllocator(const AlignedAllocator<Other>&) {}  // NOLINT: as the requirements of allocators want it
   [[nodiscard]] T* allocate(std::size_t count) { return static_cast<T*>(allocate_aligned(count * sizeof(T))); }
-  void deallocate(T* pointer, std::size_t) { std::free(pointer); }
+  void deallocate(T* pointer, std::size_t count) { free_aligned(pointer, count * sizeof(T)); }
   [[nodiscard]] bool operator==(const AlignedAllocator&) const { return true; }
 };
 
@@ -38,7 +38,8 @@ class AlignedBuffer {
     if (count <= capacity_) return;
     data_.reset();
     capacity_ = 0;
-    data_.reset(static_cast<T*>(allocate_aligned(static_cast<std::size_t>(count) * sizeof(T))));
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+    data_ = {static_cast<T*>(allocate_aligned(bytes)), Free{bytes}};
     capacity_ = count;
   }
 
@@ -49,7 +50,8 @@ class AlignedBuffer {
 
  private:
   struct Free {
-    void operator()(T* pointer) const { std::free(pointer); }
+    std::size_t bytes = 0;
+    void operator()(T* pointer) const { free_aligned(pointer, bytes); }
   };
   std::unique_ptr<T[], Free> data_;
   std::int64_t capacity_ = 0;

@@ -16,13 +16,11 @@ constexpr std::int64_t kTaskHeads = 4;
 
 void CpuBackend::prepare_rope(std::int64_t position) {
   const auto half = static_cast<std::int64_t>(rope_frequency_.size());
-  rope_cosine_.reserve(rows_ * half);
-  rope_sine_.reserve(rows_ * half);
   for_rows(0, rows_, [&](std::int64_t row, std::int64_t) {
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position + row) * rope_frequency_[static_cast<std::size_t>(i)];
-      rope_cosine_.data()[row * half + i] = static_cast<float>(std::cos(angle));
-      rope_sine_.data()[row * half + i] = static_cast<float>(std::sin(angle));
+      rope_cosine_[row * half + i] = static_cast<float>(std::cos(angle));
+      rope_sine_[row * half + i] = static_cast<float>(std::sin(angle));
     }
   });
 }
@@ -33,11 +31,11 @@ void CpuBackend::prepare_query_key_value(const AttentionWeights& attention, KvCa
   const std::int64_t head_dim = config_.head_dim;
   const auto half = static_cast<std::int64_t>(rope_frequency_.size());
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  const float* cosine = rope_cosine_.data() + row * half;
-  const float* sine = rope_sine_.data() + row * half;
+  const float* cosine = rope_cosine_ + row * half;
+  const float* sine = rope_sine_ + row * half;
   for (std::int64_t head = 0; head < config_.num_key_value_heads; ++head) {
-    float* key = key_.data() + (row * config_.num_key_value_heads + head) * head_dim;
-    const float* value = value_.data() + (row * config_.num_key_value_heads + head) * head_dim;
+    float* key = key_ + (row * config_.num_key_value_heads + head) * head_dim;
+    const float* value = value_ + (row * config_.num_key_value_heads + head) * head_dim;
     kernels_.rms_norm(key, attention.k_norm.data(), head_dim, eps, key);
     kernels_.rope(key, 2 * half, cosine, sine);
     kernels_.store_kv(key, head_dim, kv_type_, cache.key(position + row, head));
@@ -46,7 +44,7 @@ void CpuBackend::prepare_query_key_value(const AttentionWeights& attention, KvCa
   if (row < first_needed_row) return;
   const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
   for (std::int64_t head = 0; head < config_.num_attention_heads; ++head) {
-    float* query = query_.data() + ((row - first_needed_row) * config_.num_attention_heads + head) * 2 * head_dim;
+    float* query = query_ + ((row - first_needed_row) * config_.num_attention_heads + head) * 2 * head_dim;
     kernels_.rms_norm(query, attention.q_norm.data(), head_dim, eps, query);
     kernels_.rope(query, 2 * half, cosine, sine);
     for (std::int64_t i = 0; i < head_dim; ++i) query[i] *= scale;
@@ -66,8 +64,8 @@ void CpuBackend::attend(KvCache& cache, std::int64_t position, const AttentionTa
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
     for (std::int64_t head = task.head_begin; head < task.head_end; ++head) {
       const std::int64_t index = (row - first_needed_row) * heads + head;
-      own.queries.push_back(query_.data() + index * 2 * head_dim);
-      own.outputs.push_back(mixed_.data() + index * head_dim);
+      own.queries.push_back(query_ + index * 2 * head_dim);
+      own.outputs.push_back(mixed_ + index * head_dim);
       own.visible.push_back(position + row + 1);
     }
   }
@@ -96,15 +94,18 @@ void CpuBackend::attention_block(std::int64_t layer, SessionState& state, std::i
   const std::int64_t query_dim = config_.num_attention_heads * config_.head_dim;
   const std::int64_t key_dim = config_.num_key_value_heads * config_.head_dim;
   const std::int64_t needed = rows_ - first_needed_row;
-  query_.reserve(needed * 2 * query_dim);
-  key_.reserve(rows_ * key_dim);
-  value_.reserve(rows_ * key_dim);
-  mixed_.reserve(needed * query_dim);
+  const auto half = static_cast<std::int64_t>(rope_frequency_.size());
+  workspace_.divide({{&query_, needed * 2 * query_dim},
+                     {&key_, rows_ * key_dim},
+                     {&value_, rows_ * key_dim},
+                     {&mixed_, needed * query_dim},
+                     {&rope_cosine_, rows_ * half},
+                     {&rope_sine_, rows_ * half}});
   cache.prepare(position, position + rows_);
 
-  const Product key{&attention.k_proj, key_.data()};
-  const Product value{&attention.v_proj, value_.data()};
-  const Product query{&attention.q_proj, query_.data()};
+  const Product key{&attention.k_proj, key_};
+  const Product value{&attention.v_proj, value_};
+  const Product query{&attention.q_proj, query_};
   normalize_rows(0, weights.input_layernorm, {&attention.k_proj, &attention.v_proj, &attention.q_proj});
   if (first_needed_row == 0) {
     multiply({query, key, value}, input_);
@@ -135,7 +136,7 @@ void CpuBackend::attention_block(std::int64_t layer, SessionState& state, std::i
                              begin, std::min(begin + task_rows, rows_)};
     attend(cache, position, task, first_needed_row, worker);
   });
-  output_.bind(mixed_.data(), needed, query_dim, {&attention.o_proj});
+  output_.bind(mixed_, needed, query_dim, {&attention.o_proj});
   quantize_all(output_);
   multiply({{&attention.o_proj, hidden_row(first_needed_row), true}}, output_);
 }

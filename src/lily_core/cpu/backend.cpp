@@ -65,13 +65,8 @@ std::unique_ptr<SessionState> CpuBackend::create_state() const {
 }
 
 std::size_t CpuBackend::scratch_bytes() const {
-  std::size_t total = 0;
-  for (const AlignedBuffer<float>* buffer :
-       {&hidden_, &normalized_, &qkv_, &z_, &decay_, &beta_, &mixed_, &query_, &key_, &value_, &rope_cosine_,
-        &rope_sine_, &router_, &shared_gate_, &expert_act_, &shared_act_, &score_logits_}) {
-    total += buffer->bytes();
-  }
-  for (const Activations* activations : {&input_, &output_, &expert_activations_, &shared_activations_}) {
+  std::size_t total = hidden_.bytes() + normalized_.bytes() + workspace_.bytes();
+  for (const Activations* activations : {&input_, &output_, &shared_output_}) {
     total += activations->bytes();
   }
   for (const WorkerScratch& worker : scratch_) {
@@ -178,7 +173,7 @@ void CpuBackend::score(std::span<const std::int32_t> targets, std::span<float> l
   const std::int64_t hidden = config_.hidden_size;
   const std::int64_t vocab = config_.vocab_size;
   const auto total = static_cast<std::int64_t>(targets.size());
-  score_logits_.reserve(std::min(kScoreRows, total) * vocab);
+  workspace_.divide({{&score_logits_, std::min(kScoreRows, total) * vocab}});
   for (std::int64_t first = 0; first < total; first += kScoreRows) {
     const std::int64_t count = std::min(kScoreRows, total - first);
     input_.bind(normalized_.data(), count, hidden, {&weights_.lm_head});
@@ -187,9 +182,9 @@ void CpuBackend::score(std::span<const std::int32_t> targets, std::span<float> l
                         input_.row(row));
       input_.quantize(kernels_, row);
     });
-    multiply({{&weights_.lm_head, score_logits_.data()}}, input_);
+    multiply({{&weights_.lm_head, score_logits_}}, input_);
     for_rows(0, count, [&](std::int64_t row, std::int64_t) {
-      const std::span<const float> logits(score_logits_.data() + row * vocab, static_cast<std::size_t>(vocab));
+      const std::span<const float> logits(score_logits_ + row * vocab, static_cast<std::size_t>(vocab));
       const auto index = static_cast<std::size_t>(first + row);
       argmax[index] = lily::argmax(logits);
       const double maximum = logits[static_cast<std::size_t>(argmax[index])];

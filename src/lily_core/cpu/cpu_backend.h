@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/session_state.h"
 #include "cpu/thread_pool.h"
+#include "cpu/workspace.h"
 #include "engine/backend.h"
 #include "engine/weights.h"
 
@@ -124,26 +125,27 @@ class CpuBackend final : public Backend {
   AlignedBuffer<float> hidden_;      // [rows, hidden_size] residual stream
   AlignedBuffer<float> normalized_;  // [rows, hidden_size]
   Activations input_;                // normalized_, for the block's input projections
-  Activations output_;               // the mixer's result, for its output projection
+  Activations output_;               // the mixer's result, or the routed experts', for the output projections
+  Workspace workspace_;              // the arrays below that are pointers: a block's own, until the next block
 
   // Gated DeltaNet.
-  AlignedBuffer<float> qkv_;    // [rows, linear_conv_dim]
-  AlignedBuffer<float> z_;      // [rows, linear_value_dim]
-  AlignedBuffer<float> decay_;  // [rows, linear_num_value_heads] projection a, then the decay
-  AlignedBuffer<float> beta_;   // [rows, linear_num_value_heads] projection b, then beta
-  AlignedBuffer<float> mixed_;  // [rows, linear_value_dim or num_attention_heads * head_dim]
+  float* qkv_ = nullptr;    // [rows, linear_conv_dim]
+  float* z_ = nullptr;      // [rows, linear_value_dim]
+  float* decay_ = nullptr;  // [rows, linear_num_value_heads] projection a, then the decay
+  float* beta_ = nullptr;   // [rows, linear_num_value_heads] projection b, then beta
+  float* mixed_ = nullptr;  // [rows, linear_value_dim or num_attention_heads * head_dim]
 
   // Attention.
-  AlignedBuffer<float> query_;          // [rows, num_attention_heads, 2, head_dim]: query, gate
-  AlignedBuffer<float> key_;            // [rows, num_key_value_heads, head_dim]
-  AlignedBuffer<float> value_;          // [rows, num_key_value_heads, head_dim]
+  float* query_ = nullptr;              // [rows, num_attention_heads, 2, head_dim]: query, gate
+  float* key_ = nullptr;                // [rows, num_key_value_heads, head_dim]
+  float* value_ = nullptr;              // [rows, num_key_value_heads, head_dim]
   std::vector<double> rope_frequency_;  // [rotary_dim / 2] radians per position
-  AlignedBuffer<float> rope_cosine_;    // [rows, rotary_dim / 2]
-  AlignedBuffer<float> rope_sine_;      // [rows, rotary_dim / 2]
+  float* rope_cosine_ = nullptr;        // [rows, rotary_dim / 2]
+  float* rope_sine_ = nullptr;          // [rows, rotary_dim / 2]
 
   // Mixture of experts. An assignment is a (row, expert) pair, or a row of the shared expert.
-  AlignedBuffer<float> router_;               // [rows, num_experts] logits, then probabilities
-  AlignedBuffer<float> shared_gate_;          // [rows] logit of the shared expert's gate
+  float* router_ = nullptr;                   // [rows, num_experts] logits, then probabilities
+  float* shared_gate_ = nullptr;              // [rows] logit of the shared expert's gate
   std::vector<std::int32_t> chosen_expert_;   // [rows, num_experts_per_tok], ascending
   std::vector<float> chosen_weight_;          // [rows, num_experts_per_tok]
   std::vector<ExpertGroup> groups_;           // by expert, the shared expert last
@@ -151,12 +153,11 @@ class CpuBackend final : public Backend {
   std::vector<float> assignment_weight_;      // [assignments]
   std::vector<std::int32_t> act_row_;         // [assignments] row of expert_act_, or of shared_act_
   std::vector<std::int64_t> expert_begin_;    // [num_experts + 1]
-  AlignedBuffer<float> expert_act_;           // [rows * num_experts_per_tok, moe_intermediate_size]
-  AlignedBuffer<float> shared_act_;           // [rows, shared_expert_intermediate_size]
-  Activations expert_activations_;
-  Activations shared_activations_;
+  float* expert_act_ = nullptr;               // [rows * num_experts_per_tok, moe_intermediate_size]
+  float* shared_act_ = nullptr;               // [rows, shared_expert_intermediate_size]
+  Activations shared_output_;
 
-  AlignedBuffer<float> score_logits_;  // [score rows, vocab_size]
+  float* score_logits_ = nullptr;  // [score rows, vocab_size]
 };
 
 // Fills one row of `out` [columns] with the values of one row of a matrix. embed.cpp

@@ -24,7 +24,7 @@ constexpr std::int64_t kManyRows = 64;
 void CpuBackend::route_row(std::int64_t row) {
   const std::int64_t experts = config_.num_experts;
   const std::int64_t chosen = config_.num_experts_per_tok;
-  float* probability = router_.data() + row * experts;
+  float* probability = router_ + row * experts;
   kernels_.softmax(probability, experts, probability);
   std::int32_t* expert = chosen_expert_.data() + row * chosen;
   float* weight = chosen_weight_.data() + row * chosen;
@@ -75,7 +75,7 @@ void CpuBackend::group_by_expert(const MoeWeights& moe) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::size_t place = routed + static_cast<std::size_t>(row);
     assignment_row_[place] = static_cast<std::int32_t>(row);
-    assignment_weight_[place] = 1.0F / (1.0F + std::exp(-shared_gate_.data()[row]));
+    assignment_weight_[place] = 1.0F / (1.0F + std::exp(-shared_gate_[row]));
   }
 }
 
@@ -85,7 +85,7 @@ void CpuBackend::expert_gate_up(std::size_t index, std::int64_t row_begin, std::
   const MlpWeights& mlp = *group.mlp;
   const bool shared = &group == &groups_.back();
   const std::int64_t width = mlp.gate_proj.rows;
-  float* act = shared ? shared_act_.data() : expert_act_.data() + group.begin * width;
+  float* act = shared ? shared_act_ : expert_act_ + group.begin * width;
   AlignedBuffer<float>& up = scratch(worker).tile;
   const std::int64_t stride = row_end - row_begin;
   up.reserve(group.count * stride);
@@ -115,8 +115,8 @@ void CpuBackend::expert_down(std::int64_t first_needed_row, std::int64_t row_beg
     const ExpertGroup& next = shared ? groups_.front() : *(&group + 1);
     const WeightBlock block{group.mlp->down_proj, row_begin, row_end, &next.mlp->down_proj,
                             shared ? row_end : row_begin};
-    multiply_block(block, shared ? shared_activations_ : expert_activations_, act_row_.data() + group.begin,
-                   group.count, tile.data() - row_begin, stride, worker);
+    multiply_block(block, shared ? shared_output_ : output_, act_row_.data() + group.begin, group.count,
+                   tile.data() - row_begin, stride, worker);
     for (std::int64_t i = 0; i < group.count; ++i) {
       const auto assignment = static_cast<std::size_t>(group.begin + i);
       float* out = hidden_row(first_needed_row + assignment_row_[assignment]) + row_begin;
@@ -131,19 +131,19 @@ void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const MoeWeights& moe = weights.moe;
   const std::int64_t chosen = config_.num_experts_per_tok;
-  router_.reserve(rows * config_.num_experts);
-  shared_gate_.reserve(rows);
+  workspace_.divide({{&router_, rows * config_.num_experts},
+                     {&shared_gate_, rows},
+                     {&expert_act_, rows * chosen * config_.moe_intermediate_size},
+                     {&shared_act_, rows * config_.shared_expert_intermediate_size}});
   chosen_expert_.resize(static_cast<std::size_t>(rows * chosen));
   chosen_weight_.resize(static_cast<std::size_t>(rows * chosen));
-  expert_act_.reserve(rows * chosen * config_.moe_intermediate_size);
-  shared_act_.reserve(rows * config_.shared_expert_intermediate_size);
 
   const MlpWeights& any = moe.experts.front();
   const MlpWeights& shared = moe.shared_expert;
   normalize_rows(
       first_needed_row, weights.post_attention_layernorm,
       {&moe.router, &moe.shared_expert_gate, &any.gate_proj, &any.up_proj, &shared.gate_proj, &shared.up_proj});
-  multiply({{&moe.router, router_.data()}, {&moe.shared_expert_gate, shared_gate_.data()}}, input_);
+  multiply({{&moe.router, router_}, {&moe.shared_expert_gate, shared_gate_}}, input_);
   for_rows(0, rows, [&](std::int64_t row, std::int64_t) { route_row(row); });
   group_by_expert(moe);
 
@@ -162,10 +162,10 @@ void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
         routed_task < 0 ? config_.shared_expert_intermediate_size : config_.moe_intermediate_size;
     expert_gate_up(static_cast<std::size_t>(index), begin, std::min(begin + input_rows, width), worker);
   });
-  expert_activations_.bind(expert_act_.data(), rows * chosen, config_.moe_intermediate_size, {&any.down_proj});
-  shared_activations_.bind(shared_act_.data(), rows, config_.shared_expert_intermediate_size, {&shared.down_proj});
-  quantize_all(expert_activations_);
-  quantize_all(shared_activations_);
+  output_.bind(expert_act_, rows * chosen, config_.moe_intermediate_size, {&any.down_proj});
+  shared_output_.bind(shared_act_, rows, config_.shared_expert_intermediate_size, {&shared.down_proj});
+  quantize_all(output_);
+  quantize_all(shared_output_);
   const std::int64_t output_rows = task_rows(config_.hidden_size, rows);
   pool_.parallel_for(task_count(config_.hidden_size, output_rows), [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t begin = task * output_rows;
