@@ -59,7 +59,8 @@ enum LaunchSize {
   kStepThreads = 512,       // gdn_step
   kStepMaxValueDim = 1024,
   kAttentionThreads = 128,
-  kAttentionRows = 32,      // attention_prefill: query rows a threadgroup
+  kAttentionRows = 32,      // attention_prefill: query rows a threadgroup,
+  kWideAttentionRows = 64,  // and with LILY_WIDE_ATTENTION, in 42 KB of threadgroup memory, which Apple GPUs don't have
   kAttentionBlock = 512,    // attention_decode_blocked: positions a split, always
   kArgmaxThreads = 256,
   kArgmaxParts = 128,
@@ -226,7 +227,7 @@ struct GdnArgs {
 // attention_prefill: query bf16 [rows, heads, head_dim] @0, keys @1, values @2, projected query bf16 (for the gate) @3,
 //   position int [1] @4, out bf16 [rows, heads, head_dim] out @5, args @6. Causal flash attention over positions
 //   [0, position + row], times sigmoid(gate). Constant kHeadDim. Launch: {ceil(rows / kAttentionRows), heads}
-//   kAttentionThreads.
+//   kAttentionThreads; with kWideAttentionRows where the device has_wide_attention().
 // attention_decode (general) and attention_decode_blocked (D7: head_dim 256, 8 query heads a KV head): query bf16 [heads,
 //   head_dim] @0, keys @1, values @2, position int [1] @3, partial f32 [splits, heads, head_dim + 2] out @4 {maximum, sum of
 //   exp(score - maximum), values weighted by exp(score - maximum)}, args @5. n = *position + 1 positions; split s has those

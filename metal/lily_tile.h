@@ -7,7 +7,10 @@
 //     tile.multiply_accumulate(a, a_stride, b, b_stride, simdgroup);      // c += a b^T, sums in float
 //     threadgroup_barrier(mem_threadgroup)                                // before a and b are filled again
 //   tile.store_device(c, stride, rows, columns, simdgroup, lane);         // or add_device, store_threadgroup
-// Between products, tile.scale_rows(factors, simdgroup, lane) multiplies row r of the sums by factors[r].
+//
+// TileFragments is the part of one simdgroup, for kernels that keep their sums in registers from product to product:
+// element() and set_element() reach what a lane holds, tile_row_maximum() and tile_row_sum() join the lanes of a row,
+// and add_weighted() multiplies such sums, as the first factor, by rows of threadgroup memory.
 //
 // ROWS is 16, 32 or 64; COLUMNS a multiple of 32; DEPTH a multiple of 16. All 128 threads make every call. Strides
 // count elements; a row's padding (8 elements of 16 bits, say) keeps its accesses off one bank.
@@ -48,8 +51,26 @@ struct TileFragments {
       }
     }
   }
+  // sums += weights values, where values [DEPTH, 8 FN] lies row by row. Weights are rounded to T.
+  template <int OTHER_DEPTH>
+  METAL_FUNC void add_weighted(thread TileFragments<T, FM, DEPTH / 8, OTHER_DEPTH>& weights,
+                               threadgroup const T* values, int stride) {
+    UNROLL for (int k = 0; k < DEPTH / 8; k++) {
+      simdgroup_matrix<T, 8, 8> left[FM];
+      simdgroup_matrix<T, 8, 8> right[FN];
+      UNROLL for (int i = 0; i < FM; i++) {
+        UNROLL for (int e = 0; e < 2; e++) left[i].thread_elements()[e] = T(weights.element(i, k, e));
+      }
+      simdgroup_barrier(mem_flags::mem_none);
+      UNROLL for (int j = 0; j < FN; j++) simdgroup_load(right[j], values + 8 * k * stride + 8 * j, ulong(stride));
+      UNROLL for (int i = 0; i < FM; i++) {
+        UNROLL for (int j = 0; j < FN; j++) simdgroup_multiply_accumulate(sums[i][j], left[i], right[j], sums[i][j]);
+      }
+    }
+  }
   // The element of fragment (i, j) that this lane holds in column `tile_fragment_column(lane) + e`.
   METAL_FUNC float element(int i, int j, int e) { return sums[i][j].thread_elements()[e]; }
+  METAL_FUNC void set_element(int i, int j, int e, float value) { sums[i][j].thread_elements()[e] = value; }
   // Multiplies what this lane holds of the fragments (i, all j), which is of one row.
   METAL_FUNC void scale(int i, float factor) {
     UNROLL for (int j = 0; j < FN; j++) sums[i][j].thread_elements() *= factor;
@@ -58,7 +79,20 @@ struct TileFragments {
 
 METAL_FUNC int tile_fragment_row(uint lane) { return int(((lane >> 4) & 1u) * 4u + ((lane >> 1) & 3u)); }
 METAL_FUNC int tile_fragment_column(uint lane) { return int(((lane >> 3) & 1u) * 4u + (lane & 1u) * 2u); }
+// The four lanes that hold a fragment's row differ in these two bits.
+constant constexpr ushort kTileRowBit = 1;
+constant constexpr ushort kTileOtherRowBit = 8;
 #endif
+
+// Over the lanes that hold a row.
+METAL_FUNC float tile_row_maximum(float value) {
+  value = max(value, simd_shuffle_xor(value, kTileRowBit));
+  return max(value, simd_shuffle_xor(value, kTileOtherRowBit));
+}
+METAL_FUNC float tile_row_sum(float value) {
+  value += simd_shuffle_xor(value, kTileRowBit);
+  return value + simd_shuffle_xor(value, kTileOtherRowBit);
+}
 
 // SPLIT: how many simdgroups share the rows; the others share the columns.
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int SPLIT = (ROWS < 32 ? 1 : 2)>
@@ -72,11 +106,6 @@ struct Tile {
                                       uint simdgroup) {
     fragments.multiply_accumulate(a + first_row(simdgroup) * a_stride, a_stride,
                                   b + first_column(simdgroup) * b_stride, b_stride);
-  }
-
-  METAL_FUNC void scale_rows(threadgroup const float* factors, uint simdgroup, uint lane) {
-    const int row = first_row(simdgroup) + tile_fragment_row(lane);
-    UNROLL for (int i = 0; i < ROWS / (8 * SPLIT); i++) fragments.scale(i, factors[row + 8 * i]);
   }
 
   // All ROWS x COLUMNS sums to threadgroup memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from attention_cases import (
 )
 from device_runner import from_bfloat16, run, sim
 
-ROWS = 32  # of a threadgroup
+ROWS = 64 if os.environ.get("LILY_TEST_DEVICE") == "cuda" else 32  # of a threadgroup
 UNWRITTEN = 0xABCD
 
 # Rows below, at and above a threadgroup's; chunks that start a cache, continue one, and end at a block of 32 positions.
@@ -30,6 +31,7 @@ SHAPES = [
     Shape(rows=7, heads=3, kv_heads=1, head_dim=96, position=201),
     Shape(rows=70, heads=2, kv_heads=2, head_dim=32, position=5),
     Shape(rows=19, heads=4, kv_heads=1, head_dim=192, position=13),
+    Shape(rows=131, heads=2, kv_heads=1, head_dim=256, position=70),
 ]
 
 
@@ -86,7 +88,7 @@ def test_scores_that_a_plain_exponential_cannot_hold(shape: Shape) -> None:
 
 def test_a_chunk_in_two_parts_gives_the_same_rows() -> None:
     """Rows of a second launch, which begins where a threadgroup of the first did, go through the same blocks."""
-    shape = Shape(rows=50, heads=2, kv_heads=1, head_dim=128, position=17)
+    shape = Shape(rows=ROWS + 18, heads=2, kv_heads=1, head_dim=128, position=17)
     query, keys, values, projected = inputs(shape, seed=9)
     whole = prefill(sim(), shape, (query, keys, values, projected))
     later = Shape(rows=18, heads=2, kv_heads=1, head_dim=128, position=shape.position + ROWS, capacity=shape.room)

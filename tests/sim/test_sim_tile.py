@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -52,3 +53,36 @@ def test_tile_product(
         other, other_narrow = product(make_device(**options), kernel, rows, columns, left, right)
         np.testing.assert_array_equal(other, c)  # both implementations sum in the same order
         np.testing.assert_array_equal(other_narrow, narrow)
+
+
+@pytest.mark.parametrize("rows", [32, 64])
+@pytest.mark.parametrize("depth", [32, 96])
+def test_product_with_weights_in_registers(make_device: Any, rows: int, depth: int) -> None:
+    from device_runner import from_bfloat16, pack, run, to_bfloat16
+
+    if rows == 32 and os.environ.get("LILY_TEST_DEVICE") == "cuda":
+        pytest.skip("tensor cores take 16 rows at a time")
+    rng = np.random.default_rng(rows + depth)
+    a, b, values = (
+        to_bfloat16(rng.standard_normal(shape).astype(np.float32)) for shape in ((rows, depth), (32, depth), (32, 64))
+    )
+
+    def product(device: Any) -> tuple[Any, Any, Any]:
+        c, maxima, totals = (np.full(shape, np.nan, np.float32) for shape in ((rows, 64), rows, rows))
+        run(device, f"weighted_product_{rows}", {0: a, 1: b, 2: values, 3: c, 4: maxima, 5: totals},
+            args=pack(depth), threadgroups=(1,), threads=128)  # fmt: skip
+        return c, maxima, totals
+
+    c, maxima, totals = product(make_device())
+    left, right = from_bfloat16(a).astype(np.float64), from_bfloat16(b).astype(np.float64)
+    weights = np.maximum(left @ right.T, 0)
+    # Each fused step rounds once; a weight that is rounded to bfloat16 loses up to 2^-8 of itself, or of what it erred.
+    error = depth * 2.0**-24 * (np.abs(left) @ np.abs(right).T)
+    assert (np.abs(maxima - weights.max(1)) <= error.max(1)).all()
+    assert (np.abs(totals - weights.sum(1)) <= error.sum(1) + 32 * 2.0**-24 * weights.sum(1)).all()
+    exact = from_bfloat16(values).astype(np.float64)
+    bound = (2 * error + (2.0**-8 + 32 * 2.0**-24) * weights) @ np.abs(exact)
+    assert (np.abs(c - weights @ exact) <= bound).all()
+    for options in ({"order": "reverse"}, {"order": "random", "seed": 4}, {"checked": True}):
+        for other, same in zip(product(make_device(**options)), (c, maxima, totals), strict=True):
+            np.testing.assert_array_equal(other, same)  # both implementations sum in the same order

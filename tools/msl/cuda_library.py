@@ -32,7 +32,7 @@ def build_cuda_library(
         stale.unlink()
     lines: list[str] = []
     for source in sources:
-        definitions = ["LILY_CUDA=1", "LILY_DEVICE_TILE=1"]
+        definitions = ["LILY_CUDA=1", "LILY_DEVICE_TILE=1", "LILY_WIDE_ATTENTION=1"]
         text = preprocess(source, compiler, include_directories, definitions, METAL_VERSION)
         translated, module = translate(text, CudaBackend(source.stem))
         (folder / f"{source.stem}.cu").write_text(_without_folders(translated))

@@ -120,6 +120,7 @@ class InspectingDevice final : public device::Device {
     return inner_->memory_limit_remedy(bytes);
   }
   [[nodiscard]] bool has_tensor_gemm() override { return inner_->has_tensor_gemm(); }
+  [[nodiscard]] bool has_wide_attention() const override { return inner_->has_wide_attention(); }
 
  private:
   void run(const Dispatch& dispatch, device::PassResult& result) {

@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
                                          std::span<const FunctionConstant> constants) override;
   [[nodiscard]] std::unique_ptr<Ticket> submit(std::span<const Stage> stages) override;
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return *allocated_; }
+  [[nodiscard]] bool has_wide_attention() const override { return true; }
 
   [[nodiscard]] std::vector<std::string> kernel_names() const;
 

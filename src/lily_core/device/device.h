@@ -152,6 +152,8 @@ class Device {
   [[nodiscard]] virtual std::string memory_limit_remedy(std::uint64_t /*bytes*/) const { return ""; }
   // Whether gemm_affine_tensor_m32 and _m64 are to be used in the place of gemm_affine_m32 and _m64.
   [[nodiscard]] virtual bool has_tensor_gemm() { return false; }
+  // Whether attention_prefill was compiled for kWideAttentionRows rows a threadgroup, not kAttentionRows.
+  [[nodiscard]] virtual bool has_wide_attention() const { return false; }
 };
 
 }  // namespace lily::device

@@ -43,6 +43,7 @@ class FailingDevice final : public Device {
     return device_.memory_limit_remedy(bytes);
   }
   [[nodiscard]] bool has_tensor_gemm() override { return device_.has_tensor_gemm(); }
+  [[nodiscard]] bool has_wide_attention() const override { return device_.has_wide_attention(); }
 
  private:
   class FailedTicket final : public Ticket {

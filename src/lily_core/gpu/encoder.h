@@ -56,6 +56,11 @@ class Encoder {
   [[nodiscard]] View words(std::uint64_t count) { return pass_.scratch(4 * count); }
   [[nodiscard]] View halves(std::uint64_t count) { return pass_.scratch(2 * count); }
 
+  // Query rows that a threadgroup of attention_prefill has.
+  [[nodiscard]] std::uint32_t attention_rows() const {
+    return device_.has_wide_attention() ? args::kWideAttentionRows : args::kAttentionRows;
+  }
+
   // `args` is bound to the slot behind the last operand's unless `args_slot` says otherwise.
   template <class Args>
   void launch(const char* kernel, std::initializer_list<device::FunctionConstant> constants,

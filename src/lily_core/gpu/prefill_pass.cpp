@@ -195,7 +195,8 @@ void PrefillEncoder::attention_block(std::size_t layer, std::uint32_t first) {
                   {reads(0, rows_from(prepared, first, rows_)), reads(1, cache.keys, cached),
                    reads(2, cache.values, cached), reads(3, rows_from(query, first, rows_)),
                    reads(4, first == 0 ? state_.device_position : state_.attention_position), writes(5, mixed)},
-                  6, arguments, {divide_up(needed, args::kAttentionRows), arguments.heads, 1}, args::kAttentionThreads);
+                  6, arguments, {divide_up(needed, encoder_.attention_rows()), arguments.heads, 1},
+                  args::kAttentionThreads);
   encoder_.gemm(attention.o_proj, mixed, needed, rows_from(hidden_, first, rows_), args::kAccumulateFloat);
 }
 

@@ -45,6 +45,7 @@ class RehearsedDevice final : public Device {
     return wired_limit_remedy(bytes, budget_->limits().machine);
   }
   [[nodiscard]] bool has_tensor_gemm() override { return inner_->has_tensor_gemm(); }
+  [[nodiscard]] bool has_wide_attention() const override { return inner_->has_wide_attention(); }
 
   // The command buffer after the next `count` ends with this error instead of running; `lasting`: and all after it.
   void fail_after(std::uint64_t count, CommandError error, bool lasting);

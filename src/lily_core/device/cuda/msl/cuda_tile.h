@@ -12,6 +12,7 @@ namespace metal {
 // The layout of tensor cores.
 LILY_FN int tile_fragment_row(uint lane) { return static_cast<int>(lane >> 2); }
 LILY_FN int tile_fragment_column(uint lane) { return static_cast<int>(lane & 3u) * 2; }
+constexpr ushort kTileRowBit = 1, kTileOtherRowBit = 2;
 
 template <class T, int FM, int FN, int K, bool ON_TENSOR_CORES = (sizeof(T) == 2 && FM % 2 == 0)>
 struct DeviceTile {
@@ -45,6 +46,7 @@ struct DeviceTile {
     }
   }
   LILY_FN float element(int i, int j, int e) { return elements[i][j][e]; }
+  LILY_FN void set_element(int i, int j, int e, float value) { elements[i][j][e] = value; }
   LILY_FN void scale(int i, float factor) {
 #pragma unroll
     for (int j = 0; j < FN; j++) {
@@ -82,7 +84,34 @@ struct DeviceTile<T, FM, FN, K, true> {
       }
     }
   }
+  // sums += weights values, with values [K, 8 FN] row by row; their stride is a multiple of 8.
+  template <int OTHER_K>
+  LILY_FN void add_weighted(DeviceTile<T, FM, K / 8, OTHER_K, true>& weights, const T* values, int stride) {
+    static_assert(FN % 2 == 0, "two pieces of columns a load");
+    const int lane = static_cast<int>(lily_lane());
+    const T* at = values + lane % 16 * stride + lane / 16 * 8;  // transposed: pieces (0,0) (8,0) (0,8) (8,8)
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+      uint left[FM / 2][4], right[FN / 2][4];
+#pragma unroll
+      for (int i = 0; i < FM / 2; i++) {
+#pragma unroll
+        for (int piece = 0; piece < 4; piece++) {
+          const float* pair = weights.sums[i][k / 8 + piece / 2] + piece % 2 * 2;
+          left[i][piece] = static_cast<uint>(T(pair[0]).bits) | static_cast<uint>(T(pair[1]).bits) << 16;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < FN; j += 2) lily_load_pieces<true>(right[j / 2], at + k * stride + 8 * j);
+#pragma unroll
+      for (int i = 0; i < FM / 2; i++) {
+#pragma unroll
+        for (int j = 0; j < FN; j++) TensorCore<T>::multiply_16x8x16(sums[i][j], left[i], right[j / 2] + j % 2 * 2);
+      }
+    }
+  }
   LILY_FN float element(int i, int j, int e) { return sums[i / 2][j][i % 2 * 2 + e]; }
+  LILY_FN void set_element(int i, int j, int e, float value) { sums[i / 2][j][i % 2 * 2 + e] = value; }
   LILY_FN void scale(int i, float factor) {
 #pragma unroll
     for (int j = 0; j < FN; j++) {

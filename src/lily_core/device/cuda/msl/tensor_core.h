@@ -41,8 +41,16 @@ LILY_FN uint lily_transpose_8x8(uint pair) {
 }
 
 // Four 8x8 pieces: lane l gives the address of row l % 8 of piece l / 8, aligned to 16 bytes.
+template <bool TRANSPOSED = false>
 LILY_FN void lily_load_pieces(uint* pieces, const void* row) {
   const uint address = static_cast<uint>(__cvta_generic_to_shared(row));
+  if (TRANSPOSED) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(pieces[0]), "=r"(pieces[1]), "=r"(pieces[2]), "=r"(pieces[3])
+                 : "r"(address)
+                 : "memory");
+    return;
+  }
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(pieces[0]), "=r"(pieces[1]), "=r"(pieces[2]), "=r"(pieces[3])
                : "r"(address)

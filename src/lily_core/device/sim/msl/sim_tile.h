@@ -24,7 +24,32 @@ struct DeviceTile {
     multiply_for_all(lanes, a, a_stride, b, b_stride);
     ::lily_sim::complete(group);
   }
+  // elements += weights values, with values [K, 8 FN] row by row.
+  template <int OTHER_K>
+  LILY_FN void add_weighted(DeviceTile<T, FM, K / 8, OTHER_K>& weights, const T* values, int stride, LILY_SITE) {
+    using Weights = DeviceTile<T, FM, K / 8, OTHER_K>;
+    struct Lanes {
+      DeviceTile* sums[32];
+      Weights* weights[32];
+    };
+    ::lily_sim::Simdgroup& group = *::lily_sim::current_simdgroup;
+    Lanes& lanes = *reinterpret_cast<Lanes*>(group.exchange[group.parity]);
+    lanes.sums[group.lane] = this;
+    lanes.weights[group.lane] = &weights;
+    if (!::lily_sim::arrive(group, ::lily_sim::op_tile, file, line)) return;
+    float left[8 * FM * K], right[K * 8 * FN], products[64 * FM * FN];
+    Weights::template exchange<false>(lanes.weights, left);
+    for (float& weight : left) weight = float(T(weight));
+    for (int k = 0; k < K; k++) {
+      for (int j = 0; j < 8 * FN; j++) right[k * 8 * FN + j] = float(values[k * stride + j]);
+    }
+    exchange<false>(lanes.sums, products);
+    ::lily_sim::multiply_tile(left, right, products, 8 * FM, 8 * FN, K);
+    exchange<true>(lanes.sums, products);
+    ::lily_sim::complete(group);
+  }
   LILY_FN float element(int i, int j, int e) { return elements[i][j][e]; }
+  LILY_FN void set_element(int i, int j, int e, float value) { elements[i][j][e] = value; }
   LILY_FN void scale(int i, float factor) {
     for (int j = 0; j < FN; j++) {
       elements[i][j][0] *= factor;
@@ -32,7 +57,6 @@ struct DeviceTile {
     }
   }
 
- private:
   static __attribute__((noinline)) void multiply_for_all(DeviceTile* const* lanes, const T* a, int a_stride, const T* b,
                                                          int b_stride) {
     constexpr int rows = 8 * FM, columns = 8 * FN;
@@ -68,6 +92,7 @@ struct DeviceTile {
   }
 };
 
+constexpr ushort kTileRowBit = 1, kTileOtherRowBit = 8;
 LILY_FN int tile_fragment_row(uint lane) { return lily_fragment_row(static_cast<int>(lane)); }
 LILY_FN int tile_fragment_column(uint lane) { return lily_fragment_column(static_cast<int>(lane)); }
 
