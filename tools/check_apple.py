@@ -53,6 +53,8 @@ LIBCXX = {
     "_LIBCPP_HARDENING_MODE": "_LIBCPP_HARDENING_MODE_NONE",
     "_LIBCPP_ASSERTION_SEMANTIC_DEFAULT": "_LIBCPP_ASSERTION_SEMANTIC_IGNORE",
 }
+# The processors of these units. The first Macs with ARM, which run all others, lack 8-bit matrix products.
+ISA_FLAGS = {"neon": ["-mcpu=apple_m1"], "i8mm": ["-mcpu=apple_m1+i8mm"]}
 # What a Mach-O of ours may take from elsewhere, besides Python, libc++ and libSystem.
 OBJECTIVE_C = re.compile(
     r"^_(objc_|OBJC_(CLASS|METACLASS)_\$_(MTL\w+|NS\w+)$|NSSearchPathForDirectoriesInDomains$|MTLCreateSystemDefaultDevice$|"
@@ -271,8 +273,8 @@ def engine_sources() -> list[Path]:
     folders = ("engine", "cpu", "gpu", "bind", "device/metal")
     sources = [path for folder in folders for path in sorted((CORE / folder).glob("*.cpp"))]
     sources += [CORE / "device" / "open.cpp"]
-    sources += [CORE / "cpu" / "isa" / f"{name}.cpp" for name in ("portable_matmul", "portable_float")]
-    sources += [CORE / "cpu" / "isa" / f"{name}.cpp" for name in ("neon_matmul", "neon_float")]
+    units = ("portable_matmul", "portable_float", "neon_matmul", "neon_float", "i8mm_matmul")
+    sources += [CORE / "cpu" / "isa" / f"{name}.cpp" for name in units]
     return [path for path in sources if path.name not in ("absent.cpp", "cuda.cpp")]
 
 
@@ -306,7 +308,7 @@ def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
     for source in [*engine_sources(), *objective_cxx_sources(), nanobind / "src" / "nb_combined.cpp"]:
         place = source.relative_to(CORE) if CORE in source.parents else Path(source.name)
         made = folder / ("-".join(place.parts) + ".o")
-        flags = ["-march=apple_m1"] if source.stem.startswith("neon_") else []
+        flags = ISA_FLAGS.get(source.stem.split("_")[0], []) if source.parent.name == "isa" else []
         if source.suffix == ".mm":
             flags += ["-x", "objective-c++", "-fobjc-arc", "-fblocks", f"-isystem{DECLARATIONS}"]
         flags += [] if nanobind in source.parents else ["-Wall", "-Wextra", "-Wshadow", "-Werror"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Cross-compiles the kernel tests for aarch64 and runs them under qemu: the NEON kernels without an ARM machine.
+# Cross-compiles the kernel tests for aarch64 and runs them under qemu: the NEON kernels without an ARM machine. The
+# matrix kernels also run on processors that lack instructions, which must be found out and done without.
 #   bash tools/test_aarch64.sh [BUILD_DIR]
 # Missing tools (g++-aarch64-linux-gnu, qemu-user) are installed with apt. The tests' own grids are used; each test
 # is stopped, and fails, after LILY_QEMU_TIMEOUT seconds (200 by default).
@@ -22,9 +23,10 @@ flags=(-std=c++20 -O2 -pthread -ffp-contract=off -Isrc/lily_core -Itests "${warn
 
 # Prints the flags of one source: the units of an instruction set get its own, as in CMakeLists.txt.
 isa_flags() {
+  local isa
+  isa="$(basename "${1%_*}")"
   case "$1" in
-    */isa/neon_*) sed -n 's/^ *lily_add_isa(neon \(.*\))$/\1/p' CMakeLists.txt ;;
-    */isa/portable_*) echo -O3 ;;
+    */isa/*) echo -O3 "$(sed -n "s/^ *lily_add_isa($isa \(.*\))\$/\1/p" CMakeLists.txt)" ;;
   esac
 }
 
@@ -37,7 +39,7 @@ compile() {
 # What the kernels need; nothing of the engine, whose other backends are no part of these tests.
 sources=(src/lily_core/cpu/dispatch.cpp src/lily_core/cpu/amx_permission.cpp src/lily_core/cpu/activations.cpp
   src/lily_core/cpu/aligned_buffer.cpp)
-for unit in src/lily_core/cpu/isa/{neon,portable}_*.cpp; do
+for unit in src/lily_core/cpu/isa/{i8mm,neon,portable}_*.cpp; do
   [[ -e "$unit" ]] && sources+=("$unit")
 done
 
@@ -61,6 +63,16 @@ for source in "${sources[@]}"; do objects+=("$(object_of "$source")"); done
 for test in "${tests[@]}"; do
   name="$(basename "$test" .cpp)"
   "$compiler" -static -pthread "$(object_of "$test")" "${objects[@]}" -o "$build/$name"
+  [[ "$name" == test_matmul ]] && continue
   printf '== %s on aarch64\n' "$name"
   timeout "$seconds" qemu-aarch64 "$build/$name"
 done
+
+# Runs the matrix kernels on a processor that has the instruction sets named.
+test_matmul() {
+  printf '== test_matmul on %s\n' "$1"
+  timeout "$seconds" qemu-aarch64 -cpu "$1" "$build/test_matmul" 20240607 "${@:2}"
+}
+test_matmul max i8mm neon portable
+test_matmul neoverse-n1 neon portable
+test_matmul cortex-a72 portable

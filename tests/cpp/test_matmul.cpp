@@ -3,6 +3,8 @@
 //
 // Weights, scales, activations and scratch lie right before a page that must not be touched, so reading or writing
 // past their end ends the program. Exit status: 0 when every check held.
+//
+//   test_matmul [seed [isa ...]]     with names: those instruction sets, and no others, must run here, best first
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -385,6 +387,10 @@ void check_affine_grid(const std::vector<const KernelTable*>& tables, Random& ra
   }
   check_affine({4, 64, 2048, 64, 19, ElementType::bfloat16, true, 1}, tables, random);
   check_affine({4, 64, 512, 48, 70, ElementType::bfloat16, false, 3}, tables, random);
+  // As many inputs as kernels hold at once, and one more.
+  for (const std::int64_t inputs : {64, 65, 80, 81, 129, 161}) {
+    check_affine({inputs % 2 == 0 ? 4 : 8, 32, 96, 34, inputs, types[inputs % 3], inputs > 80, 1}, tables, random);
+  }
 }
 
 // float64 reference; the bits of one input and one row range must be those of any other.
@@ -540,6 +546,19 @@ void check_portable_fma(Random& random) {
   }
 }
 
+// Whether select_kernels(name) throws and names what can run here.
+bool is_refused(const std::string& name) {
+  std::string available;
+  for (const std::string& each : lily::cpu::available_isas()) available += (available.empty() ? "" : ", ") + each;
+  try {
+    static_cast<void>(lily::cpu::select_kernels(name));
+  } catch (const lily::Error& error) {
+    return error.kind() == lily::ErrorKind::config &&
+           std::string(error.what()).find("choose one of: " + available) != std::string::npos;
+  }
+  return false;
+}
+
 void check_selection() {
   const std::vector<std::string> names = lily::cpu::available_isas();
   check(!names.empty() && names.back() == "portable", "portable is the last instruction set");
@@ -549,14 +568,12 @@ void check_selection() {
   check(std::string(lily::cpu::select_kernels(names.front()).name) == names.front(), "a name wins over LILY_CPU_ISA");
   unsetenv("LILY_CPU_ISA");
   check(std::string(lily::cpu::select_kernels("").name) == names.front(), "the best is the default");
-  bool refused = false;
-  try {
-    static_cast<void>(lily::cpu::select_kernels("z80"));
-  } catch (const lily::Error& error) {
-    refused =
-        error.kind() == lily::ErrorKind::config && std::string(error.what()).find("portable") != std::string::npos;
+  for (const std::string name : {"z80", "amx", "avx512", "avx2", "i8mm", "neon"}) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    setenv("LILY_CPU_ISA", name.c_str(), 1);
+    check(is_refused(name) && is_refused(""), name + " cannot run here and is refused with what can");
+    unsetenv("LILY_CPU_ISA");
   }
-  check(refused, "an unknown instruction set is refused with the available ones");
 }
 
 }  // namespace
@@ -564,6 +581,8 @@ void check_selection() {
 int main(int argc, char** argv) {
   Random random(argc > 1 ? std::stoull(argv[1]) : 20240607);
   check_selection();
+  const std::vector<std::string> wanted(argv + std::min(argc, 2), argv + argc);
+  check(wanted.empty() || lily::cpu::available_isas() == wanted, "the instruction sets named are those that run here");
   std::vector<const KernelTable*> tables;
   std::string names;
   for (const std::string& name : lily::cpu::available_isas()) {

@@ -51,21 +51,40 @@ constexpr Isa kIsas[] = {
 
 #elif defined(__aarch64__)
 
+#if defined(__APPLE__)
+bool has_feature(const char* name) {
+  int present = 0;
+  std::size_t size = sizeof present;
+  return sysctlbyname(name, &present, &size, nullptr, 0) == 0 && present != 0;
+}
+#endif
+
 // The 8-bit dot product instructions; every processor since 2018 or so.
 bool has_dot_product() {
 #if defined(__linux__)
   constexpr unsigned long hwcap_asimddp = 1UL << 20U;
   return (getauxval(AT_HWCAP) & hwcap_asimddp) != 0;
 #elif defined(__APPLE__)
-  int present = 0;
-  std::size_t size = sizeof present;
-  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, nullptr, 0) == 0 && present != 0;
+  return has_feature("hw.optional.arm.FEAT_DotProd");
+#else
+  return false;
+#endif
+}
+
+// The 8-bit matrix products; since 2020 (Neoverse V1) and, at Apple, 2022 (M2).
+bool has_matrix_product() {
+#if defined(__linux__)
+  constexpr unsigned long hwcap2_i8mm = 1UL << 13U;
+  return has_dot_product() && (getauxval(AT_HWCAP2) & hwcap2_i8mm) != 0;
+#elif defined(__APPLE__)
+  return has_dot_product() && has_feature("hw.optional.arm.FEAT_I8MM");
 #else
   return false;
 #endif
 }
 
 constexpr Isa kIsas[] = {
+    {"i8mm", has_matrix_product, fill_matmul_i8mm, fill_float_neon},
     {"neon", has_dot_product, fill_matmul_neon, fill_float_neon},
     {"portable", always, fill_matmul_portable, fill_float_portable},
 };

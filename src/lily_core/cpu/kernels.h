@@ -103,7 +103,7 @@ struct AttentionArgs {
 };
 
 struct KernelTable {
-  const char* name = nullptr;  // "portable", "avx2", "avx512", "amx", "neon"
+  const char* name = nullptr;  // "portable", "avx2", "avx512", "amx", "neon", "i8mm"
 
   // x [columns] -> one row of QuantizedRows. columns is a multiple of group_size. Not finite input gives NaN scales.
   void (*quantize_row)(const float* x, std::int64_t columns, std::int32_t group_size, ColumnOrder order,

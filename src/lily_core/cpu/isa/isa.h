@@ -14,6 +14,7 @@ void fill_matmul_avx2(KernelTable& table);
 void fill_matmul_avx512(KernelTable& table);
 void fill_matmul_amx(KernelTable& table);  // with the float kernels of avx512
 void fill_matmul_neon(KernelTable& table);
+void fill_matmul_i8mm(KernelTable& table);  // with the float kernels of neon
 
 // Set every other member.
 void fill_float_portable(KernelTable& table);

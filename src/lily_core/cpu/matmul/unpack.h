@@ -15,23 +15,34 @@ inline void load_quad(const Rows& rows, std::int64_t offset, int first_row, type
   Isa::transpose_words(mixed, out);
 }
 
+// The codes of 16 bytes of Isa::lanes rows from first_row on, in the order that Isa multiplies them in.
+template <class Isa, int Bits, class Rows>
+inline void load_codes(const Rows& rows, std::int64_t offset, int first_row,
+                       typename Isa::Int (&codes)[Bits == 4 ? 8 : 4]) {
+  if constexpr (requires { Isa::template load_codes<Bits>(rows, offset, first_row, codes); }) {
+    Isa::template load_codes<Bits>(rows, offset, first_row, codes);
+  } else {
+    typename Isa::Int words[4];
+    load_quad<Isa>(rows, offset, first_row, words);
+    Isa::template unpack<Bits>(words, codes);
+  }
+}
+
 // The share of a tile at `ahead` that is fetched while the quad at `offset` is unpacked.
 inline void fetch_quad(const std::byte* ahead, std::int64_t offset) {
   unrolled<kTileRows * kQuadBytes / 64>([&](auto line) { fetch_ahead(ahead + offset * kTileRows + 64 * line); });
 }
 
-// codes: [columns / 4][16][4] bytes, columns in ColumnOrder::nibble (4 bits) or natural (8 bits). As many bytes from
-// `ahead` on are fetched meanwhile, unless it is nullptr.
+// codes: [columns / 4][16][4] bytes, columns in ColumnOrder::nibble (4 bits) or natural (8 bits), or what load_codes of
+// the instruction set makes of them. As many bytes from `ahead` on are fetched meanwhile, unless it is nullptr.
 template <class Isa, int Bits, class Rows>
 inline void unpack_codes(const Rows& rows, std::int64_t row_bytes, std::uint8_t* codes, const std::byte* ahead) {
   constexpr int steps = Bits == 4 ? 8 : 4;  // of a quad
   for (std::int64_t offset = 0; offset < row_bytes; offset += kQuadBytes) {
     if (ahead != nullptr) fetch_quad(ahead, offset);
     for (int first_row = 0; first_row < kTileRows; first_row += Isa::lanes) {
-      typename Isa::Int words[4];
-      load_quad<Isa>(rows, offset, first_row, words);
       typename Isa::Int unpacked[steps];
-      Isa::template unpack<Bits>(words, unpacked);
+      load_codes<Isa, Bits>(rows, offset, first_row, unpacked);
       unrolled<steps>([&](auto s) { Isa::store(codes + s * kStepBytes + 4 * first_row, unpacked[s]); });
     }
     codes += steps * kStepBytes;

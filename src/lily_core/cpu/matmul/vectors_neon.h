@@ -73,9 +73,7 @@ struct Neon {
   }
 
   static Int low_nibbles(Int v) { return vandq_s32(v, vdupq_n_s32(0x0f0f0f0f)); }
-  static Int high_nibbles(Int v) {
-    return low_nibbles(vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(v), 4)));
-  }
+  static Int high_nibbles(Int v) { return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(v), 4)); }
 
   template <int Bits>
   static void unpack(const Int (&words)[4], Int (&codes)[Bits == 4 ? 8 : 4]) {
@@ -123,15 +121,16 @@ struct Neon {
 
   enum class Nibble { whole, upper, lower };  // which part of a code byte is multiplied
 
-  // sums += codes * x over the steps of a group.
+  // sums += codes * x over the steps of a group. Inline, or the sums would be in memory.
   template <Nibble Part, int Rows, int Vectors>
-  static void add_steps(const std::uint8_t* const (&codes)[Vectors], const std::int8_t* const (&x)[Rows],
-                        std::int64_t column, std::int64_t columns, Int (&sums)[Rows][Vectors]) {
+  [[gnu::always_inline]] static void add_steps(const std::uint8_t* const (&codes)[Vectors],
+                                               const std::int8_t* const (&x)[Rows], std::int64_t column,
+                                               std::int64_t columns, Int (&sums)[Rows][Vectors]) {
     for (std::int64_t c = column; c < column + columns; c += 16) {
       int8x16_t values[Rows];
       unrolled<Rows>([&](auto r) { values[r] = vld1q_s8(x[r] + c); });
-      unrolled<4>([&](auto s) {
-        unrolled<Vectors>([&](auto v) {
+      unrolled<4>([&](auto s) __attribute__((always_inline)) {
+        unrolled<Vectors>([&](auto v) __attribute__((always_inline)) {
           Int code = vreinterpretq_s32_u8(vld1q_u8(codes[v] + (c + 4 * s) * kTileRows));
           if constexpr (Part == Nibble::upper) code = high_nibbles(code);
           if constexpr (Part == Nibble::lower) code = low_nibbles(code);
@@ -148,8 +147,9 @@ struct Neon {
 
   // Horner's rule over the halves of x, and over the nibbles of 8-bit codes.
   template <int Bits, int Rows, int Vectors>
-  static void group_sums(const std::uint8_t* const (&codes)[Vectors], const BlockInput<Rows>& input,
-                         std::int64_t column, std::int64_t columns, Int (&sums)[Rows][Vectors]) {
+  [[gnu::always_inline]] static void group_sums(const std::uint8_t* const (&codes)[Vectors],
+                                                const BlockInput<Rows>& input, std::int64_t column,
+                                                std::int64_t columns, Int (&sums)[Rows][Vectors]) {
     unrolled<Rows>([&](auto r) { unrolled<Vectors>([&](auto v) { sums[r][v] = vdupq_n_s32(0); }); });
     if constexpr (Bits == 4) {
       add_steps<Nibble::whole>(codes, input.high, column, columns, sums);
