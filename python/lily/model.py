@@ -130,8 +130,8 @@ class Model:
             "mmap" uses the files' pages where the system keeps them: loading is immediate, and pages may be dropped
             and read again when memory is short. "read" reads the files into memory that stays.
         cpu_isa : str, optional
-            Kernels of one instruction set ("portable", "avx2", "avx512", ...); the environment's LILY_CPU_ISA or the
-            best one by default.
+            Kernels of one instruction set ("amx", "avx512", "avx2", on ARM "i8mm", "neon", or "portable"); the
+            environment's LILY_CPU_ISA or the best one by default.
         kv_cache_type : {"float16", "bfloat16"}, optional
             Type of cached keys and values.
         prefix_cache_bytes : int, optional
