@@ -314,8 +314,10 @@ void check_attention(const KernelTable& table, Checker& check, const AttentionCa
   const std::string name = named(c.type == KvType::bfloat16 ? "attention bf16" : "attention f16",
                                  {rows, c.head_dim, c.visible.front(), c.visible.back()});
   const auto out = run_attention(table, c, 0, rows, {});
-  // Scores (|.| < 16) are off by at most 16 * 20 u, which scales the weights; sums of products of them add less.
-  check.near(out, attention_reference(c), 400 * u, 1.0, name);
+  // Rounding queries and keys to 16-bit codes moves a score by 0.29 sqrt(2) / 32700 |q| |k|, as a standard deviation:
+  // 2.5e-5 sqrt(head_dim) here, and no output by more than twice that. Float32 adds 16 * 20 u to scores (|.| < 16) and
+  // less to sums of products with them.
+  check.near(out, attention_reference(c), 5e-5 * std::sqrt(double(c.head_dim)) + 400 * u, 1.0, name);
   std::vector<float> alone;
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto row = run_attention(table, c, r, r + 1, {});
@@ -378,6 +380,36 @@ void test_attention_not_finite(const KernelTable& table, Checker& check) {
   check.expect(std::all_of(after.begin() + seeing, after.end(), [](float x) { return std::isnan(x); }), "NaN in sight");
 }
 
+// Codes at their limits: rows whose values are all as large, so that the sum of products is the largest that there is,
+// rows with a single value, and rows of zeros. Scores are up to 24. Equal values are rounded alike, each by half a unit
+// at most: a score by (1 / 32700 + 1 / 65500) / 2 sqrt(head_dim) |q| |k|.
+void test_attention_extreme_codes(const KernelTable& table, Checker& check) {
+  Random random(17);
+  for (const std::int64_t head_dim : {1, 31, 100, 256}) {
+    for (const std::int64_t rows : {1, 5, 9, 67}) {
+      AttentionCase c = random_attention(random, head_dim, KvType::float16, Sizes(std::size_t(rows), 75));
+      const auto set = [&](std::int64_t kind, std::int64_t d, float size) {
+        if (kind % 4 == 0) return size;
+        if (kind % 4 == 1) return d % 2 == 0 ? size : -size;
+        if (kind % 4 == 2) return d == head_dim / 2 ? size * std::sqrt(float(head_dim)) : 0.0F;
+        return 0.0F;
+      };
+      const float norm = std::sqrt(24.0F / float(head_dim));
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t d = 0; d < head_dim; ++d) c.query[area(r, head_dim) + size_t(d)] = set(r, d, norm);
+      }
+      for (std::int64_t p = 0; p < 75; p += 3) {
+        for (std::int64_t d = 0; d < head_dim; ++d) {
+          c.keys[area(p, head_dim) + size_t(d)] = lily::float_to_float16(set(p / 3, d, p % 2 == 0 ? norm : -norm));
+        }
+      }
+      check.near(run_attention(table, c, 0, rows, {}), attention_reference(c),
+                 24 * 2.3e-5 * std::sqrt(double(head_dim)) + 800 * u, 1.0,
+                 named("attention extreme codes", {head_dim, rows}));
+    }
+  }
+}
+
 // Scores hundreds apart: only the running maximum keeps their exponentials finite, whichever block holds the largest.
 void test_attention_large_scores(const KernelTable& table, Checker& check) {
   Random random(16);
@@ -399,6 +431,7 @@ void all_tests(const KernelTable& table, Checker& check) {
   test_gdn_general_path(table, check);
   test_attention(table, check);
   test_attention_not_finite(table, check);
+  test_attention_extreme_codes(table, check);
   test_attention_large_scores(table, check);
 }
 

@@ -188,9 +188,9 @@ def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:
     tiles = 64 * columns + 128 * (columns + 128) + 16 * scales + 8192
     output = max(64, min(256, max(config.moe_intermediate_size, config.shared_expert_intermediate_size)))
     heads_per_key = config.num_attention_heads // config.num_key_value_heads
-    width = -(-config.head_dim // 16) * 16
-    rows = min(max(128, heads_per_key), prefill_chunk * heads_per_key)
-    attention = _FLOAT32 * (rows * (2 * width + 64) + 16 * width + 256 + 2 * (rows + 16))
+    width = -(-config.head_dim // 32) * 32
+    rows = min(max(256, heads_per_key), prefill_chunk * heads_per_key)
+    attention = _FLOAT32 * (rows * (width + 64) + 32 * (width + 1) + 3 * (rows + 16)) + 2 * (rows + 64) * width
     return tiles + (output * prefill_chunk + 4 * 512) * _FLOAT32 + attention
 
 

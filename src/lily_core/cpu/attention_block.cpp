@@ -7,8 +7,10 @@
 namespace lily::cpu {
 namespace {
 
-// Query rows (positions x heads that share a key/value head) that one task attends at once.
-constexpr std::int64_t kTaskQueryRows = 128;
+// Query rows (positions x heads that share a key/value head) that one task attends at once: what they hold fits a
+// second- level cache of 1 MB, and with many threads each has a few tasks.
+constexpr std::int64_t kFewestTaskQueryRows = 128;
+constexpr std::int64_t kMostTaskQueryRows = 256;
 // Query heads of one position that a task attends at least: they share what is read, and the kernel's registers.
 constexpr std::int64_t kTaskHeads = 4;
 
@@ -121,7 +123,9 @@ void CpuBackend::attention_block(std::int64_t layer, SessionState& state, std::i
   if (needed == 0) return;
 
   const std::int64_t heads_per_key = config_.num_attention_heads / config_.num_key_value_heads;
-  const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskQueryRows / heads_per_key);
+  const std::int64_t task_query_rows =
+      std::clamp(needed * config_.num_attention_heads / (8 * pool_.size()), kFewestTaskQueryRows, kMostTaskQueryRows);
+  const std::int64_t task_rows = std::max<std::int64_t>(1, task_query_rows / heads_per_key);
   const std::int64_t row_tasks = (needed + task_rows - 1) / task_rows;
   // With more threads than tasks the heads that share keys and values are divided too.
   const std::int64_t idle = pool_.size() / (row_tasks * config_.num_key_value_heads);

@@ -88,8 +88,9 @@ struct KvSpan {
 enum class KvType : std::uint8_t { bfloat16, float16 };
 
 // Attention of `rows` query rows (consecutive positions x the query heads that share one key/value head) against the
-// cache, softmax in float32. Row r may see the first visible[r] positions. The order of operations for a row depends
-// on its visible count only, never on the rows beside it.
+// cache: scores from 16-bit codes of queries and keys (cpu/kernels/attention_codes.h), softmax and sums in float32. Row
+// r may see the first visible[r] positions. The order of operations for a row depends on its visible count only, never
+// on the rows beside it.
 struct AttentionArgs {
   std::int64_t rows = 0;
   std::int64_t head_dim = 0;

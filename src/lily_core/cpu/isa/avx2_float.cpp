@@ -1,5 +1,6 @@
 // cpu/isa/avx2_float.cpp -- the float kernels for AVX2, FMA and F16C.
 #include "cpu/isa/isa.h"
+#include "cpu/kernels/codes_avx2.h"
 #include "cpu/kernels/float_table.h"
 #include "cpu/kernels/simd_avx2.h"
 

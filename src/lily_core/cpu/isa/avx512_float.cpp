@@ -1,5 +1,6 @@
 // cpu/isa/avx512_float.cpp -- the float kernels for AVX-512 F, BW, VL and DQ.
 #include "cpu/isa/isa.h"
+#include "cpu/kernels/codes_avx512.h"
 #include "cpu/kernels/float_table.h"
 #include "cpu/kernels/simd_avx512.h"
 

@@ -2,10 +2,12 @@
 //
 // Online softmax over blocks of 64 positions counted from position 0. In a block every row does the same operations
 // in the same order whatever the other rows are; only the tiling over rows differs. Keys and values are read once
-// for all rows, 16 or 32 positions at a time, and converted to float32 into the first-level cache.
+// for all rows, 16 or 32 positions at a time, and converted into the first-level cache: keys to 16-bit codes, values to
+// float32.
 #pragma once
 
 #include "cpu/kernels.h"
+#include "cpu/kernels/attention_codes.h"
 #include "cpu/kernels/elementwise.h"
 #include "cpu/kernels/simd.h"
 
@@ -18,51 +20,71 @@ constexpr std::int64_t attention_many_rows = 64;   // query rows from which on
 constexpr std::int64_t attention_wide_slice = 32;  // so many are: each slice reads and writes what all rows hold
 constexpr std::int64_t attention_tile_rows = 4;    // query rows in registers
 
-// Scratch, in floats. Rows are padded with zeros to whole strips, which keeps every inner loop free of tails.
+// Scratch. Rows are padded with zeros to whole strips, which keeps every inner loop free of tails.
 struct AttentionScratch {
-  std::int64_t width;      // head_dim rounded up
-  float* query;            // [rows, width]
+  std::int64_t width;      // head_dim rounded up to strips of codes
   float* sum;              // [rows, width] not yet normalised output
   float* scores;           // [rows, attention_block]
   float* slice;            // [positions, width] keys or values
-  float* lanes;            // [16, 16] partial sums
+  float* key_units;        // [positions] of a slice
+  float* query_units;      // [rows]
   float* maximum;          // [rows]
   float* total;            // [rows]
+  std::int16_t* query;     // [rows, width]
+  std::int16_t* keys;      // [positions, width] a slice
+  std::int32_t* pairs;     // [positions / 16, width / 2, 16] the same slice transposed
   std::int64_t positions;  // of a slice
 };
 
+inline std::int64_t attention_float_bytes(std::int64_t rows, std::int64_t width) {
+  return 4 * (rows * (width + attention_block) + attention_wide_slice * (width + 1) + 3 * round_up(rows, strip_width));
+}
+
 inline std::size_t attention_scratch_bytes(std::int64_t rows, std::int64_t head_dim) {
-  const std::int64_t width = round_up(head_dim, strip_width);
-  const std::int64_t floats =
-      rows * (2 * width + attention_block) + attention_wide_slice * width + 256 + 2 * round_up(rows, strip_width);
-  return static_cast<std::size_t>(floats) * sizeof(float);
+  const std::int64_t width = round_up(head_dim, code_strip);
+  const std::int64_t codes = (rows + 2 * attention_wide_slice) * width;
+  return static_cast<std::size_t>(attention_float_bytes(rows, width) + 2 * codes);
 }
 
 inline AttentionScratch divide_attention_scratch(const AttentionArgs& args) {
   AttentionScratch scratch{};
-  scratch.width = round_up(args.head_dim, strip_width);
-  scratch.query = reinterpret_cast<float*>(args.scratch);
-  scratch.sum = scratch.query + args.rows * scratch.width;
+  scratch.width = round_up(args.head_dim, code_strip);
+  scratch.sum = reinterpret_cast<float*>(args.scratch);
   scratch.scores = scratch.sum + args.rows * scratch.width;
   scratch.slice = scratch.scores + args.rows * attention_block;
-  scratch.lanes = scratch.slice + attention_wide_slice * scratch.width;
-  scratch.maximum = scratch.lanes + 256;
+  scratch.key_units = scratch.slice + attention_wide_slice * scratch.width;
+  scratch.query_units = scratch.key_units + attention_wide_slice;
+  scratch.maximum = scratch.query_units + round_up(args.rows, strip_width);
   scratch.total = scratch.maximum + round_up(args.rows, strip_width);
+  scratch.query = reinterpret_cast<std::int16_t*>(args.scratch + attention_float_bytes(args.rows, scratch.width));
+  scratch.keys = scratch.query + args.rows * scratch.width;
+  scratch.pairs = reinterpret_cast<std::int32_t*>(scratch.keys + attention_wide_slice * scratch.width);
   scratch.positions = args.rows < attention_many_rows ? attention_slice : attention_wide_slice;
   return scratch;
 }
 
-// A row of keys or values as float32. The sizes are fixed before the loop: nothing but vectors in it.
-template <class V>
-void widen_row(const std::uint16_t* from, const AttentionArgs& args, float* to) {
-  const std::int64_t whole = args.head_dim / strip_width * strip_width;
+// A row of keys or values as float32, zeros behind it; returns the squares of its 16 lanes, if wanted. The type is
+// fixed before the loop: nothing but vectors in it.
+template <class V, bool squared, KvType type>
+Strip<V> widen_row_of(const std::uint16_t* from, std::int64_t head_dim, std::int64_t width, float* to) {
+  const std::int64_t whole = head_dim / strip_width * strip_width;
+  auto squares = Strip<V>::broadcast(0.0F);
+  const auto take = [&](std::int64_t d, const Strip<V>& value) {
+    value.store(to + d);
+    if constexpr (squared) squares = fma(value, value, squares);
+  };
+#pragma GCC unroll 4
+  for (std::int64_t d = 0; d < whole; d += strip_width) take(d, load_kv<V>(from + d, type));
+  for (std::int64_t d = whole; d < width; d += strip_width) take(d, load_kv_first<V>(from + d, type, head_dim - d));
+  return squares;
+}
+
+template <class V, bool squared>
+Strip<V> widen_row(const std::uint16_t* from, const AttentionArgs& args, std::int64_t width, float* to) {
   if (args.kv_type == KvType::float16) {
-    for (std::int64_t d = 0; d < whole; d += strip_width) load_kv<V>(from + d, KvType::float16).store(to + d);
-  } else {
-    for (std::int64_t d = 0; d < whole; d += strip_width) load_kv<V>(from + d, KvType::bfloat16).store(to + d);
+    return widen_row_of<V, squared, KvType::float16>(from, args.head_dim, width, to);
   }
-  if (whole == args.head_dim) return;
-  load_kv_first<V>(from + whole, args.kv_type, args.head_dim - whole).store(to + whole);
+  return widen_row_of<V, squared, KvType::bfloat16>(from, args.head_dim, width, to);
 }
 
 // Memory that is read next. It is fetched a piece at a time while there is arithmetic to do: all at once it would wait
@@ -99,18 +121,50 @@ struct SpanCursor {
     return {reinterpret_cast<const std::byte*>(ahead.row(args, keys)), rows * args.head_dim * 2};
   }
 
-  // Copies the next `count` rows of keys or values to slice [positions, width] and clears the rows after them.
+  // The next row of keys or values.
+  const std::uint16_t* next_row(const AttentionArgs& args, bool keys) {
+    while (index >= span->count) {
+      ++span;
+      index = 0;
+    }
+    const std::uint16_t* found = row(args, keys);
+    ++index;
+    return found;
+  }
+
+  // The next `count` rows of values as floats; what is behind them in the slice is zeros.
   template <class V>
-  void read(const AttentionArgs& args, bool keys, std::int64_t count, const AttentionScratch& scratch) {
-    for (std::int64_t p = 0; p < count; ++p, ++index) {
-      while (index >= span->count) {
-        ++span;
-        index = 0;
-      }
-      widen_row<V>(row(args, keys), args, scratch.slice + p * scratch.width);
+  void read_values(const AttentionArgs& args, std::int64_t count, const AttentionScratch& scratch) {
+    for (std::int64_t p = 0; p < count; ++p) {
+      widen_row<V, false>(next_row(args, false), args, scratch.width, scratch.slice + p * scratch.width);
     }
     for (std::int64_t i = count * scratch.width; i < scratch.positions * scratch.width; ++i) scratch.slice[i] = 0.0F;
   }
+
+  // The same of keys as codes.
+  template <class V>
+  void read_keys(const AttentionArgs& args, std::int64_t count, const AttentionScratch& scratch) {
+    alignas(64) float squares[encoded_together * strip_width];
+    for (std::int64_t first = 0; first < scratch.positions; first += encoded_together) {
+      for (std::int64_t p = 0; p < encoded_together; ++p) {
+        float* row = scratch.slice + p * scratch.width;
+        auto lanes = Strip<V>::broadcast(0.0F);
+        if (first + p < count) {
+          lanes = widen_row<V, true>(next_row(args, true), args, scratch.width, row);
+        } else {
+          for (std::int64_t d = 0; d < scratch.width; ++d) row[d] = 0.0F;
+        }
+        lanes.store(squares + p * strip_width);
+      }
+      encode_keys<V>(scratch.slice, squares, scratch.width, scratch.keys + first * scratch.width,
+                     scratch.key_units + first);
+    }
+  }
+};
+
+template <int value_>
+struct IntConstant {
+  static constexpr int value = value_;
 };
 
 // Rows [begin, end) that see the same number of positions of the block.
@@ -126,59 +180,49 @@ inline RowRun next_run(const AttentionArgs& args, std::int64_t begin, std::int64
   return run;
 }
 
-// Partial sums of `rows` x `positions` dot products to lanes[(row * row_stride + position) * 16].
-template <class V, int rows, int positions>
-void score_lanes(const float* query, const float* keys, std::int64_t width, float* lanes, std::int64_t row_stride) {
-  for (int lane = 0; lane < strip_width; lane += V::width) {
-    V sum[rows][positions];
-    for (auto& row : sum) {
-      for (auto& value : row) value = V::broadcast(0.0F);
-    }
-    for (std::int64_t d = lane; d < width; d += strip_width) {
-      V key[positions];
-      for (int p = 0; p < positions; ++p) key[p] = V::load(keys + p * width + d);
-      for (int r = 0; r < rows; ++r) {
-        const V q = V::load(query + r * width + d);
-        for (int p = 0; p < positions; ++p) sum[r][p] = fma(q, key[p], sum[r][p]);
-      }
-    }
-    for (int r = 0; r < rows; ++r) {
-      for (int p = 0; p < positions; ++p) sum[r][p].store(lanes + (r * row_stride + p) * strip_width + lane);
-    }
-  }
+// Scores of `rows` rows against code_positions positions from p on of the slice, which is at `offset` of the block.
+template <class V, int rows>
+void score_tile(const AttentionScratch& scratch, std::int64_t row, std::int64_t p, std::int64_t offset) {
+  CodeKernels<V>::template score<rows>(scratch.query + row * scratch.width, scratch.query_units + row,
+                                       scratch.keys + p * scratch.width, scratch.key_units + p, scratch.width,
+                                       scratch.scores + row * attention_block + offset + p, attention_block);
 }
 
 // Scores of the rows of a run against the slice of positions from `offset` on of the block.
 template <class V>
 void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_t offset, FetchAhead& ahead) {
-  alignas(64) float sums[16];
   const std::int64_t seen = smaller(run.seen - offset, scratch.positions);
   std::int64_t row = run.begin;
   for (; row + attention_tile_rows <= run.end; row += attention_tile_rows) {
-    for (std::int64_t p = 0; p < seen; p += 4) {
+    for (std::int64_t p = 0; p < seen; p += code_positions) {
       ahead.piece();
-      for (int part = 0; part < 4; part += V::score_positions) {
-        score_lanes<V, attention_tile_rows, V::score_positions>(scratch.query + row * scratch.width,
-                                                                scratch.slice + (p + part) * scratch.width,
-                                                                scratch.width, scratch.lanes + part * strip_width, 4);
-      }
-      V::sum_16(scratch.lanes, sums);
-      for (int r = 0; r < attention_tile_rows; ++r) {
-        __builtin_memcpy(scratch.scores + (row + r) * attention_block + offset + p, sums + 4 * r, 16);
-      }
+      score_tile<V, attention_tile_rows>(scratch, row, p, offset);
     }
   }
   for (; row < run.end; ++row) {
-    const float* query = scratch.query + row * scratch.width;
-    for (std::int64_t first = 0; first < scratch.positions; first += 16) {
-      for (int p = 0; p < 16; p += V::score_positions) {
-        ahead.piece();
-        score_lanes<V, 1, V::score_positions>(query, scratch.slice + (first + p) * scratch.width, scratch.width,
-                                              scratch.lanes + p * strip_width, 1);
-      }
-      V::sum_16(scratch.lanes, scratch.scores + row * attention_block + offset + first);
+    for (std::int64_t p = 0; p < seen; p += code_positions) {
+      ahead.piece();
+      score_tile<V, 1>(scratch, row, p, offset);
     }
   }
+}
+
+// The same for all rows from first_row on, against the transposed slice. What a row does not see gets a score too,
+// which is not looked at.
+template <class V>
+void score_transposed(const AttentionArgs& args, const AttentionScratch& scratch, std::int64_t first_row,
+                      std::int64_t offset, FetchAhead& ahead) {
+  constexpr int rows = 8;
+  const auto score = [&](auto count, std::int64_t row) {
+    ahead.piece();
+    CodeKernels<V>::template score_transposed<decltype(count)::value>(
+        scratch.query + row * scratch.width, scratch.query_units + row, scratch.pairs, scratch.key_units, scratch.width,
+        scratch.scores + row * attention_block + offset, attention_block);
+  };
+  CodeKernels<V>::transpose(scratch.keys, scratch.width, scratch.pairs);
+  std::int64_t row = first_row;
+  for (; row + rows <= args.rows; row += rows) score(IntConstant<rows>{}, row);
+  for (; row < args.rows; ++row) score(IntConstant<1>{}, row);
 }
 
 // Scores of the block to weights exp(score - maximum), and what came before to the new maximum.
@@ -255,7 +299,13 @@ void attend_block(const AttentionArgs& args, const AttentionScratch& scratch, Sp
   SpanCursor keys = cursor;
   for (std::int64_t offset = 0; offset < count; offset += scratch.positions) {
     FetchAhead ahead = keys.next_slice(args, true, scratch.positions);
-    keys.read<V>(args, true, smaller(count - offset, scratch.positions), scratch);
+    keys.read_keys<V>(args, smaller(count - offset, scratch.positions), scratch);
+    if constexpr (CodeKernels<V>::transposes) {
+      if (scratch.positions == CodeKernels<V>::transposed_positions) {
+        score_transposed<V>(args, scratch, first_row, offset, ahead);
+        continue;
+      }
+    }
     for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
       run = next_run(args, run.end, block_start);
       if (run.seen > offset) score_slice<V>(scratch, run, offset, ahead);
@@ -266,7 +316,7 @@ void attend_block(const AttentionArgs& args, const AttentionScratch& scratch, Sp
   }
   for (std::int64_t offset = 0; offset < count; offset += scratch.positions) {
     FetchAhead ahead = cursor.next_slice(args, false, scratch.positions);
-    cursor.read<V>(args, false, smaller(count - offset, scratch.positions), scratch);
+    cursor.read_values<V>(args, smaller(count - offset, scratch.positions), scratch);
     for (RowRun run{0, first_row, 0}; run.end < args.rows;) {
       run = next_run(args, run.end, block_start);
       if (run.seen > offset) add_value_slice<V>(scratch, run, offset, ahead);
@@ -280,10 +330,11 @@ void attention(const AttentionArgs& args) {
   const AttentionScratch scratch = divide_attention_scratch(args);
   const auto zero = Strip<V>::broadcast(0.0F);
   for (std::int64_t row = 0; row < args.rows; ++row) {
-    for (std::int64_t d = 0; d < args.head_dim; d += strip_width) {
-      Strip<V>::load_first(args.query[row] + d, args.head_dim - d).store(scratch.query + row * scratch.width + d);
+    for (std::int64_t d = 0; d < scratch.width; d += strip_width) {
+      Strip<V>::load_first(args.query[row] + d, args.head_dim - d).store(scratch.slice + d);
       zero.store(scratch.sum + row * scratch.width + d);
     }
+    scratch.query_units[row] = encode_query<V>(scratch.slice, scratch.width, scratch.query + row * scratch.width);
     scratch.maximum[row] = -__builtin_inff();
     scratch.total[row] = 0.0F;
   }
