@@ -27,7 +27,7 @@ enum FunctionConstantIndex {
   kGroupSizeIndex = 1,    // columns a scale: 32, 64 or 128; 64 when plain
   kHeadDimIndex = 2,      // attention head_dim, a multiple of 32, at most 256
   kKeyDimIndex = 3,       // GDN key head dim, a multiple of 32, at most 256
-  kNormInputIndex = 4,    // GEMV: 1: x is the f32 residual and is RMS-normalised on the way in; 0: x is bf16
+  kVectorFormIndex = 4,    // GEMV: a VectorForm
   kAccumulateIndex = 5,   // GEMV, GEMM: a value of OutputMode
   kGroupedIndex = 6,      // GEMM: 1: rows grouped by expert through the block map
   kQueryHeadsIndex = 7,   // attention decode: query heads of a threadgroup that share each KV read: 4 (D6), 2 or 1 (off)
@@ -40,6 +40,13 @@ enum OutputMode {
   kStoreFloat = 2,       // out = result in f32
 };
 
+// What a GEMV kernel multiplies with.
+enum VectorForm {
+  kPlainVector = 0,     // bf16; simdgroups share a row's columns
+  kStagedResidual = 1,  // f32, RMS-normalised on the way in; staged for all rows of a threadgroup
+  kSharedResidual = 2,  // the same for a launch of few rows: simdgroups share a row's columns (gemv_segments only)
+};
+
 // Launch sizes. Changing one here changes kernel and pass together.
 enum LaunchSize {
   kSimdWidth = 32,
@@ -47,7 +54,7 @@ enum LaunchSize {
   kElementThreads = 256,    // elements a threadgroup of elementwise kernels: one a thread
   kGemvThreads = 128,       // four simdgroups,
   kGemvRows = 16,           // four matrix rows each;
-  kSplitRows = 4,           // with a bf16 vector: four rows, whose columns the simdgroups share
+  kSplitRows = 4,           // where simdgroups share columns: four rows a threadgroup
   kDownRows = 4,            // expert_down: matrix rows a threadgroup,
   kDownThreads = 288,       // a simdgroup for each of nine experts, more take turns
   kTileThreads = 128,       // GEMM: four simdgroups
@@ -84,9 +91,9 @@ struct NormArgs {
 };
 
 // gemv_segments: up to 4 matrices of one format times the same vector. Segment s: matrix @3s @3s+1 @3s+2, out f32 [rows[s]]
-// @(14 + s). x @12: bf16 [columns], or with kNormInput f32 [columns], norm weight f32 [columns] @13. args @18. Constants:
-// kBits, kGroupSize, kNormInput, kAccumulate (0 or 1, all segments alike).
-// Launch: {sum over segments of ceil(rows[s] / kGemvRows), or kSplitRows without kNormInput} kGemvThreads; a threadgroup
+// @(14 + s). x @12 [columns]: bf16 (kPlainVector), or f32 with norm weight f32 [columns] @13. args @18. Constants:
+// kBits, kGroupSize, kVectorForm, kAccumulate (0 or 1, all segments alike).
+// Launch: {sum over segments of ceil(rows[s] / kSplitRows), or kGemvRows with kStagedResidual} kGemvThreads; a threadgroup
 // works on one segment.
 struct GemvArgs {
   uint32_t segments;
@@ -105,8 +112,8 @@ struct GemvArgs {
 // shared gate logit f32 [1] @10, hidden f32 out @11 (+=), args @12. Sums run in the order of `chosen`, shared last.
 // Constants: kBits, kGroupSize. Launch: {ceil(hidden_size / kDownRows)} kDownThreads.
 // expert_gemv (D4a, D4b off): out[i] = W[chosen[i]] x[i]: matrix @0-2 (all experts), x @3: bf16 [experts_per_token, columns], or
-// with kNormInput one f32 [columns] for all, norm weight f32 [columns] @4, chosen int [experts_per_token] @5,
-// out bf16 [experts_per_token, rows] out @6, args @7 (ExpertGemvArgs). Constants: kBits, kGroupSize, kNormInput.
+// with kStagedResidual one f32 [columns] for all, norm weight f32 [columns] @4, chosen int [experts_per_token] @5,
+// out bf16 [experts_per_token, rows] out @6, args @7 (ExpertGemvArgs). Constants: kBits, kGroupSize, kVectorForm.
 // Launch: {ceil(rows / kGemvRows), experts_per_token} kGemvThreads.
 struct ExpertArgs {
   uint32_t hidden_size;

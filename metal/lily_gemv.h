@@ -110,15 +110,26 @@ struct LaneVector {
     sum = (sums.x + sums.y) + (sums.z + sums.w);
   }
 
-  // For rows too oddly aligned to be staged.
+  // A residual times the norm's weight, not staged; its squares are added to `squares`.
   METAL_FUNC void load_residual(device const float* x, device const float* norm_weight, uint column,
                                 thread float& squares) {
-    UNROLL for (int i = 0; i < COLUMNS; i++) {
-      const float value = x[column + i];
-      squares = fma(value, value, squares);
-      values[i] = value * norm_weight[column + i];
-    }
     sum = 0.0f;
+    if (COLUMNS % 4 == 0) {
+      UNROLL for (int i = 0; i < COLUMNS; i += 4) {
+        const float4 four = *(device const float4*)(x + column + i);
+        const float4 weighted = four * *(device const float4*)(norm_weight + column + i);
+        squares += dot(four, four);
+        sum += (weighted.x + weighted.y) + (weighted.z + weighted.w);
+        UNROLL for (int j = 0; j < 4; j++) values[i + j] = weighted[j] * place_scale<BITS>(i + j);
+      }
+    } else {
+      UNROLL for (int i = 0; i < COLUMNS; i++) {
+        const float value = x[column + i];
+        squares = fma(value, value, squares);
+        values[i] = value * norm_weight[column + i] * place_scale<BITS>(i);
+        sum += value * norm_weight[column + i];
+      }
+    }
   }
 };
 
@@ -344,4 +355,52 @@ METAL_FUNC float4 multiply_shared_rows(int bits, PackedMatrix matrix, device con
   float4 sums = float4(0.0f);
   UNROLL for (uint i = 0; i < parts; i++) sums += partial[i];
   return sums;
+}
+
+// A lane's shares of rows [first_row, first_row + kLaneRows) times the residual, before the norm's factor; the caller is
+// one of `parts` simdgroups that share the columns.
+template <int BITS, int WORDS>
+METAL_FUNC float4 residual_lane_products(PackedMatrix matrix, InputVector x, uint first_row, uint lane, uint part,
+                                         uint parts, thread float& squares) {
+  constexpr uint width = WORDS * 32 / BITS;
+  float4 sums = float4(0.0f);
+  for (uint column = (part * kSimdWidth + lane) * width; column < matrix.columns; column += width * kSimdWidth * parts) {
+    LaneRows<BITS, WORDS> rows;
+    rows.load(matrix, first_row, column);
+    LaneVector<BITS, WORDS> own;
+    own.load_residual((device const float*)x.values, x.norm_weight, column, squares);
+    sums += rows.products(own);
+  }
+  return sums;
+}
+
+// Rows times the normalized residual by all simdgroups of the threadgroup together; the sums are simdgroup 0's.
+METAL_FUNC float4 multiply_shared_normalized(int bits, PackedMatrix matrix, InputVector x, uint first_row,
+                                             ThreadPlace place, threadgroup float4* shares, threadgroup float* partial) {
+  constexpr uint parts = kGemvThreads / kSimdWidth;
+  float squares = 0.0f;
+  float4 own;
+  if (bits == 4) {
+    own = residual_lane_products<4, 2>(matrix, x, first_row, place.lane, place.simdgroup, parts, squares);
+  } else if (bits == 8) {
+    own = residual_lane_products<8, 4>(matrix, x, first_row, place.lane, place.simdgroup, parts, squares);
+  } else if (matrix.columns % 8u == 0u) {
+    own = residual_lane_products<16, 4>(matrix, x, first_row, place.lane, place.simdgroup, parts, squares);
+  } else {
+    own = residual_lane_products<16, 1>(matrix, x, first_row, place.lane, place.simdgroup, parts, squares);
+  }
+  own = simd_sum(own);
+  squares = simd_sum(squares);
+  if (place.lane == 0) {
+    shares[place.simdgroup] = own;
+    partial[place.simdgroup] = squares;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float4 sums = float4(0.0f);
+  float total = 0.0f;
+  UNROLL for (uint i = 0; i < parts; i++) {
+    sums += shares[i];
+    total += partial[i];
+  }
+  return sums * norm_factor(total, matrix.columns, x.eps);
 }
