@@ -137,9 +137,9 @@ def test_every_tensor_is_counted_once(seed: int, tmp_path: Path) -> None:
 
 def test_scratch_depends_on_the_chunk_and_not_on_the_context(real: Checkpoint) -> None:
     assert plan(real, 512, prefill_chunk=128).scratch == plan(real, TOKENS, prefill_chunk=128).scratch
-    small, large = (scratch_bytes(real.config, chunk, 8) for chunk in (128, 1024))
+    small, large = (scratch_bytes(real.config, chunk, 8, 2) for chunk in (128, 1024))
     assert small < large < 8 * small + 1
-    assert scratch_bytes(real.config, 128, 16) > small
+    assert scratch_bytes(real.config, 128, 16, 2) > small
 
 
 def test_what_the_real_model_takes_beyond_its_weights(real: Checkpoint) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engine_helpers import expect_success, run_python
 
 import lily
-from synthetic import random_config, write_checkpoint
+from synthetic import random_config, text_config, write_checkpoint
 
 CHUNK = 96
 
@@ -26,6 +27,42 @@ def test_planned_scratch_covers_what_a_chunk_allocates(tmp_path: Path, seed: int
     write_checkpoint(tmp_path, random_config(np.random.default_rng(seed)), group_size=32)
     with lily.Model.load(tmp_path, threads=2, prefill_chunk=CHUNK) as model:
         run_full_chunks(model)
+        assert 0 < model.scratch_bytes <= model.plan(1024).scratch
+
+
+# What needs memory that the small models above do not: output projections of more rows than an expert has, logits of
+# scored rows beside small blocks, and inputs that matrices of several formats read.
+UNUSUAL: list[tuple[dict[str, int], dict[str, Any]]] = [
+    ({"hidden_size": 2048, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}, {}),
+    ({"vocab_size": 20_011}, {}),
+    (
+        {"hidden_size": 512},
+        {
+            "overrides": {
+                "layers.0.linear_attn.in_proj_qkv": {"bits": 8, "group_size": 32},
+                "layers.0.linear_attn.in_proj_z": {"bits": 8, "group_size": 64},
+                "layers.0.linear_attn.in_proj_a": {"bits": 4, "group_size": 64},
+                "layers.0.linear_attn.in_proj_b": {"bits": 8, "group_size": 128},
+            }
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("dimensions, stored", UNUSUAL)
+def test_planned_scratch_covers_unusual_models(
+    tmp_path: Path, dimensions: dict[str, int], stored: dict[str, Any]
+) -> None:
+    config = random_config(np.random.default_rng(3), group_size=128, tied=False)
+    text_config(config).update({"layer_types": ["linear_attention"], "num_hidden_layers": 1}, **dimensions)
+    write_checkpoint(tmp_path, config, group_size=32, **stored)
+    ids = np.random.default_rng(1).integers(0, text_config(config)["vocab_size"], 700)
+    with lily.Model.load(tmp_path, threads=1, prefill_chunk=600) as model, model.session() as session:
+        session.prefill(ids)
+        session.score(ids)
+        assert 0 < model.scratch_bytes <= model.plan(1024).scratch
+    with lily.Model.load(tmp_path, threads=1, prefill_chunk=20) as model, model.session() as session:
+        session.score(ids[:100])
         assert 0 < model.scratch_bytes <= model.plan(1024).scratch
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from lily.checkpoint.config import ModelConfig
 from lily.checkpoint.hub import resolve_source
 from lily.checkpoint.reader import Checkpoint, read_checkpoint
+from lily.checkpoint.source import CheckpointSource, MatrixFormat
 from lily.errors import InvalidArgumentError
 from lily.whole_numbers import whole_number
 
@@ -16,6 +17,8 @@ KV_BLOCK_TOKENS = 256  # the cache grows by whole blocks
 DEFAULT_PREFILL_CHUNK = 512
 _BFLOAT16 = 2
 _FLOAT32 = 4
+_SCORED_ROWS = 32  # whose logits are held at once while a text is scored
+_OUTPUTS = ("out_proj", "o_proj", "down_proj")  # matrices that do not read a block's normed input
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def plan(
         recurrent_state=recurrent_state_bytes(config),
         conv_state=conv_state_bytes(config),
         logits=_FLOAT32 * config.vocab_size,
-        scratch=scratch_bytes(config, prefill_chunk, count),
+        scratch=scratch_bytes(config, prefill_chunk, count, input_formats(found.source)),
         skipped=found.ignored_bytes,
     )
 
@@ -131,11 +134,23 @@ def conv_state_bytes(config: ModelConfig) -> int:
     return config.num_linear_layers * (config.linear_conv_kernel_dim - 1) * config.linear_conv_dim * _FLOAT32
 
 
-def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
+def input_formats(source: CheckpointSource) -> int:
+    """How many formats the quantized matrices that read one block's input have at most: each reads its own copy."""
+    formats: dict[str, set[tuple[MatrixFormat, int]]] = {}
+    for matrix in source.matrices:
+        *block, name = matrix.name.split(".")
+        if name in _OUTPUTS or not matrix.format.is_affine:
+            continue
+        key = ".".join(block[:3]) or name  # layers.N.mlp holds the router, its experts and the shared one
+        formats.setdefault(key, set()).add((matrix.format, matrix.group_size))
+    return max(map(len, formats.values()), default=0)
+
+
+def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int, formats: int) -> int:
     """Working memory of the CPU backend at most: it depends on the chunk, never on the prompt's length.
 
     The terms follow the buffers of src/lily_core/cpu/cpu_backend.h: the residual stream and its norm, and a workspace
-    in which the blocks of a layer take turns.
+    in which the blocks of a layer, and the logits of scored rows, take turns. `formats`: see `input_formats`.
     """
     hidden = config.hidden_size
     routed = config.num_experts_per_tok * config.moe_intermediate_size
@@ -148,16 +163,18 @@ def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
     if config.num_full_attention_layers:
         mixed.append(config.query_dim)
         blocks.append(3 * config.query_dim + 2 * config.key_value_dim + config.rotary_dim)
-    # Fixed-point copies: of the block's input for 4- and for 8-bit matrices, of the shared expert's values, and in turn
+    workspace = max(prefill_chunk * max(blocks), min(prefill_chunk, _SCORED_ROWS) * config.vocab_size)
+    # Fixed-point copies: of the block's input for each format that reads it, of the shared expert's values, and in turn
     # of what the mixer and the routed experts put out.
-    fixed_point = 2 * _fixed_point_bytes(hidden, 1) + _fixed_point_bytes(shared, 1)
+    fixed_point = formats * _fixed_point_bytes(hidden, 1) + _fixed_point_bytes(shared, 1)
     outputs = [(columns, 1) for columns in mixed] + [(config.moe_intermediate_size, config.num_experts_per_tok)]
     fixed_point += max(_halves_bytes(*rows) for rows in outputs) + max(_group_bytes(*rows) for rows in outputs)
     padding = 6 * 64
     return (
-        prefill_chunk * (_FLOAT32 * (2 * hidden + max(blocks)) + fixed_point)
+        prefill_chunk * (_FLOAT32 * 2 * hidden + fixed_point)
+        + _FLOAT32 * workspace
         + padding
-        + threads * _thread_bytes(config, prefill_chunk)
+        + threads * _thread_bytes(config, prefill_chunk, threads)
     )
 
 
@@ -175,7 +192,7 @@ def _group_bytes(columns: int, rows: int) -> int:
     return rows * 2 * _FLOAT32 * (columns // 32)
 
 
-def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:
+def _thread_bytes(config: ModelConfig, prefill_chunk: int, threads: int) -> int:
     """Unpacked weight tiles and copied rows (those of AMX, the most), an output tile, one attention task's rows."""
     columns = max(
         config.hidden_size,
@@ -186,7 +203,9 @@ def _thread_bytes(config: ModelConfig, prefill_chunk: int) -> int:
     )
     scales = 16 * _FLOAT32 * (columns // 32 + 8)
     tiles = 64 * columns + 128 * (columns + 128) + 16 * scales + 8192
-    output = max(64, min(256, max(config.moe_intermediate_size, config.shared_expert_intermediate_size)))
+    # Weight rows of a task: an expert's, or a thread's share of an output projection's.
+    share = config.hidden_size // (8 * threads * 64) * 64
+    output = max(64, min(256, max(config.moe_intermediate_size, config.shared_expert_intermediate_size, share)))
     heads_per_key = config.num_attention_heads // config.num_key_value_heads
     width = -(-config.head_dim // 32) * 32
     rows = min(max(256, heads_per_key), prefill_chunk * heads_per_key)
