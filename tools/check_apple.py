@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -249,20 +250,23 @@ MISTAKES = [
 
 def check_mistakes(jobs: int) -> None:
     """Every seeded mistake is found."""
-    missed = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, mistake in enumerate(MISTAKES):
-            text = (CORE / "device" / "metal" / mistake.file).read_text()
-            if mistake.before not in text:
-                raise CheckError(f"{mistake.what}: {mistake.file} has no {mistake.before!r} any more; seed it anew")
-            spoilt = Path(folder) / f"{number}_{mistake.file}"
-            spoilt.write_text(text.replace(mistake.before, mistake.after, 1))
-            findings = type_findings([spoilt], jobs) or analyzer_findings([spoilt], jobs)
-            if mistake.finding.lower() not in findings.lower():
-                missed.append(f"{mistake.what} ({mistake.file}): {findings or 'no finding'}")
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        missed = [text for text in pool.map(partial(missed_mistake, Path(folder)), MISTAKES) if text]
     if missed:
         raise CheckError("not found:\n" + "\n".join(missed))
     print(f"{len(MISTAKES)} seeded mistakes: all found")
+
+
+def missed_mistake(folder: Path, mistake: Mistake) -> str:
+    """What was found in place of the mistake, or nothing where that was found."""
+    text = (CORE / "device" / "metal" / mistake.file).read_text()
+    if mistake.before not in text:
+        raise CheckError(f"{mistake.what}: {mistake.file} has no {mistake.before!r} any more; seed it anew")
+    spoilt = folder / f"{MISTAKES.index(mistake)}_{mistake.file}"
+    spoilt.write_text(text.replace(mistake.before, mistake.after, 1))
+    findings = type_findings([spoilt], 1) or analyzer_findings([spoilt], 1)
+    found = mistake.finding.lower() in findings.lower()
+    return "" if found else f"{mistake.what} ({mistake.file}): {findings or 'no finding'}"
 
 
 # -- link --------------------------------------------------------------------------------------------------------------
