@@ -137,7 +137,6 @@ def resident_bytes():
 def test_2000_requests_leave_nothing_behind():
     """Memory after 2,000 requests is that after 500, the warm-up, to within one snapshot and the allocator's noise."""
     from conftest import running
-
     from lily.server import ServerOptions
 
     cache_bytes = 24 << 20
