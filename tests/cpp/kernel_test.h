@@ -35,7 +35,7 @@ inline std::vector<Isa> float_isas() {
   add("portable", false, cpu::fill_float_portable);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) add("avx2", true, cpu::fill_float_avx2);
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) {
     add("avx512", true, cpu::fill_float_avx512);
   }
 #elif defined(__aarch64__)

@@ -410,6 +410,44 @@ void test_attention_extreme_codes(const KernelTable& table, Checker& check) {
   }
 }
 
+// Keys of trained models have a few dimensions far larger than the rest, and these set the unit of all codes. Even
+// where the queries cancel them, so that every dimension weighs the same in a score, the error is no larger than with
+// queries and keys in bfloat16.
+void test_attention_outliers(const KernelTable& table, Checker& check) {
+  Random random(19);
+  const auto width = std::size_t{256};
+  for (const std::size_t outliers : {1, 2, 4}) {
+    for (const float query_share : {0.0F, 0.01F, 1.0F}) {
+      AttentionCase c = random_attention(random, 256, KvType::float16, Sizes(67, 100));
+      for (std::size_t p = 0; p < 100; ++p) {
+        for (std::size_t d = 0; d < outliers; ++d) {
+          c.keys[p * width + d * 61] = lily::float_to_float16(100.0F * random.normal());
+        }
+      }
+      for (std::size_t r = 0; r < 67; ++r) {
+        for (std::size_t d = 0; d < width; ++d)
+          c.query[r * width + d] *= d % 61 == 0 && d / 61 < outliers ? query_share : 1;
+      }
+      const auto want = attention_reference(c);
+      const auto error_of = [&](const auto& found) {
+        double squares = 0.0;
+        for (std::size_t i = 0; i < want.size(); ++i) squares += (found[i] - want[i]) * (found[i] - want[i]);
+        return std::sqrt(squares);
+      };
+      AttentionCase rounded = c;
+      for (float& q : rounded.query) q = lily::bfloat16_to_float(lily::float_to_bfloat16(q));
+      for (std::uint16_t& key : rounded.keys) {
+        key = lily::float_to_float16(lily::bfloat16_to_float(lily::float_to_bfloat16(lily::float16_to_float(key))));
+      }
+      const double error = error_of(run_attention(table, c, 0, 67, {})),
+                   bfloat16_error = error_of(attention_reference(rounded));
+      check.expect(error <= bfloat16_error, named("attention outliers", {std::int64_t(outliers)}) + " x " +
+                                                std::to_string(query_share) + ": " + std::to_string(error) +
+                                                " where bfloat16 has " + std::to_string(bfloat16_error));
+    }
+  }
+}
+
 // Scores hundreds apart: only the running maximum keeps their exponentials finite, whichever block holds the largest.
 void test_attention_large_scores(const KernelTable& table, Checker& check) {
   Random random(16);
@@ -432,6 +470,7 @@ void all_tests(const KernelTable& table, Checker& check) {
   test_attention(table, check);
   test_attention_not_finite(table, check);
   test_attention_extreme_codes(table, check);
+  test_attention_outliers(table, check);
   test_attention_large_scores(table, check);
 }
 

@@ -1,4 +1,4 @@
-// cpu/isa/avx512_float.cpp -- the float kernels for AVX-512 F, BW, VL and DQ.
+// cpu/isa/avx512_float.cpp -- the float kernels for AVX-512 F, BW, VL, DQ and VNNI.
 #include "cpu/isa/isa.h"
 #include "cpu/kernels/codes_avx512.h"
 #include "cpu/kernels/float_table.h"

@@ -17,7 +17,7 @@ namespace {
 constexpr float key_norm = 32700.0F;
 constexpr float query_norm = 65500.0F;
 constexpr float largest_code = 32767.0F;
-constexpr float smallest_unit = 1e-30F;  // its inverse is finite
+constexpr float smallest_unit = 1e-22F;  // of longer rows no square is too small for float32, and its inverse is finite
 constexpr std::int64_t code_strip = 32;  // rows of codes are padded with zeros to a multiple
 constexpr int code_positions = 4;        // keys of a tile of scores
 constexpr int encoded_together = 16;     // keys
