@@ -90,7 +90,9 @@ def make_engine_options(
 def arithmetic_of(native: _core.EngineOptions, options: Options) -> str:
     """What the bits of a state depend on besides the weights; states are not moved between two of these."""
     if native.backend == "cpu":
-        return f"cpu, kv_cache_type={native.kv_cache_type}"
+        # All instruction sets give the same bits, but for the portable kernels where they cannot fuse multiply and add.
+        kind = "cpu portable" if native.cpu_isa == "portable" else "cpu"
+        return f"{kind}, arithmetic={_core.CPU_ARITHMETIC}, kv_cache_type={native.kv_cache_type}"
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
     changed = [
         f"{field.name}={values[field.name]}"

@@ -17,7 +17,7 @@ from cache_helpers import assert_like_cold, assert_same_logits, greedy
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from lily import Model, Sampling
+from lily import Model, Sampling, _core
 from lily.errors import CheckpointError, ContextOverflowError, LilyError
 from lily_tiny import CHECKPOINT
 from synthetic import Options, random_config, write_checkpoint
@@ -131,6 +131,25 @@ def test_other_dimensions_are_refused(saved, tmp_path):
 def test_other_cache_type_is_refused(load, saved):
     with pytest.raises(CheckpointError, match=r"kv_cache_type=float16.*kv_cache_type=bfloat16"):
         load(kv_cache_type="bfloat16").load_session(saved[0])
+
+
+@pytest.mark.skipif(_core.available_isas() == ["portable"], reason="there is no other instruction set")
+def test_portable_kernels_round_otherwise(load, saved, tmp_path):
+    with pytest.raises(CheckpointError, match="computed by 'cpu, .*computes by 'cpu portable, "):
+        load(cpu_isa="portable").load_session(saved[0])
+    path = tmp_path / "portable"
+    portable = load(cpu_isa="portable")
+    portable.prefill([1, 2, 3]).save(path)
+    assert portable.load_session(path).position == 3
+    with pytest.raises(CheckpointError, match="computed by 'cpu portable, .*computes by 'cpu, "):
+        load(cpu_isa=_core.available_isas()[0]).load_session(path)
+
+
+def test_states_of_earlier_kernels_are_refused(model, saved, tmp_path):
+    for arithmetic in ("cpu, kv_cache_type=float16", "cpu, arithmetic=1, kv_cache_type=float16", None):
+        changed = rewrite(saved[0], tmp_path / "changed", arithmetic=arithmetic)
+        with pytest.raises(CheckpointError, match=f"computed by {arithmetic!r} .*rounds otherwise"):
+            model.load_session(changed)
 
 
 def test_too_long_for_the_context_is_refused(load, saved):

@@ -384,6 +384,8 @@ def available_isas() -> list[str]: ...
 
 def physical_core_count() -> int: ...
 
+CPU_ARITHMETIC: int = 2
+
 class TokenRequest:
     """What the next token of a session is chosen by."""
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "cpu/arithmetic.h"
 #include "cpu/dispatch.h"
 #include "cpu/thread_pool.h"
 
@@ -37,6 +38,7 @@ void bind_model(nb::module_& module) {
       .def_prop_ro("options", &Model::options);
   module.def("available_isas", &cpu::available_isas);
   module.def("physical_core_count", &cpu::physical_core_count);
+  module.attr("CPU_ARITHMETIC") = cpu::kArithmetic;
 }
 
 }  // namespace lily::bind
