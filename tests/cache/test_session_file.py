@@ -135,13 +135,13 @@ def test_other_cache_type_is_refused(load, saved):
 
 @pytest.mark.skipif(_core.available_isas() == ["portable"], reason="there is no other instruction set")
 def test_portable_kernels_round_otherwise(load, saved, tmp_path):
-    with pytest.raises(CheckpointError, match="computed by 'cpu, .*computes by 'cpu portable, "):
+    with pytest.raises(CheckpointError, match=r"computed by 'cpu, .*computes by 'cpu portable, "):
         load(cpu_isa="portable").load_session(saved[0])
     path = tmp_path / "portable"
     portable = load(cpu_isa="portable")
     portable.prefill([1, 2, 3]).save(path)
     assert portable.load_session(path).position == 3
-    with pytest.raises(CheckpointError, match="computed by 'cpu portable, .*computes by 'cpu, "):
+    with pytest.raises(CheckpointError, match=r"computed by 'cpu portable, .*computes by 'cpu, "):
         load(cpu_isa=_core.available_isas()[0]).load_session(path)
 
 
