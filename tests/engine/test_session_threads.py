@@ -78,6 +78,28 @@ def test_observers_never_make_a_call_fail(model: lily.Model) -> None:
         assert positions and positions == sorted(positions)
 
 
+def test_working_memory_is_read_meanwhile(checkpoint: Path) -> None:
+    """The buffers grow while another thread asks how large they are."""
+    finished = threading.Event()
+    sizes: list[int] = []
+
+    def observe(model: lily.Model) -> None:
+        while not finished.is_set():
+            sizes.append(model.scratch_bytes)
+            time.sleep(0)
+
+    with lily.Model.load(checkpoint, threads=2) as model, ThreadPoolExecutor(1) as observer:
+        running = observer.submit(observe, model)
+        try:
+            for count in range(1, 40):
+                fresh_logits(model, random_ids(7 * count, count))
+        finally:
+            finished.set()
+        running.result(timeout=30)
+        assert sizes == sorted(sizes)
+        assert sizes[-1] <= model.scratch_bytes
+
+
 def test_many_sessions_at_once(model: lily.Model) -> None:
     prompts = [random_ids(10 + 7 * number, number) for number in range(MANY)]
     expected = [greedy(model, prompt, 12) for prompt in prompts]

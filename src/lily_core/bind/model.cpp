@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
+
 #include "bind/bind.h"
 #include "cpu/arithmetic.h"
 #include "cpu/dispatch.h"
@@ -34,7 +36,13 @@ void bind_model(nb::module_& module) {
   nb::class_<Model>(module, "Model", "A mapped checkpoint and the backend that runs it.")
       .def(nb::init<ModelConfig, const CheckpointSource&, EngineOptions>(), "config"_a, "source"_a, "options"_a,
            nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("scratch_bytes", [](Model& self) { return self.backend().scratch_bytes(); })
+      .def_prop_ro(
+          "scratch_bytes",
+          [](Model& self) {
+            const std::scoped_lock lock(self.compute_mutex());
+            return self.backend().scratch_bytes();
+          },
+          nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("options", &Model::options);
   module.def("available_isas", &cpu::available_isas);
   module.def("physical_core_count", &cpu::physical_core_count);

@@ -7,6 +7,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "cpu/dispatch.h"
+#include "engine/default_floats.h"
 #include "engine/error.h"
 #include "engine/sampler.h"
 
@@ -39,6 +40,7 @@ std::unique_ptr<Backend> make_backend(const ModelConfig& config, const ModelWeig
   options.prefill_chunk = std::min(options.prefill_chunk, options.max_context);
   const KernelTable& kernels = select_kernels(options.cpu_isa);
   options.cpu_isa = kernels.name;
+  const DefaultFloats floats;  // for the frequencies of rotary positions
   return std::make_unique<CpuBackend>(config, weights, kernels, options.threads, options.prefill_chunk,
                                       parse_kv_type(options.kv_cache_type));
 }

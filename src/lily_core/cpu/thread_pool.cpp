@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/default_floats.h"
 #include "engine/error.h"
 
 namespace lily::cpu {
@@ -116,6 +117,7 @@ bool ThreadPool::join_loop() {
 }
 
 void ThreadPool::serve(std::int64_t worker) {
+  const DefaultFloats floats;  // not what the thread that made this one had
   std::uint32_t seen = 0;
   while (true) {
     for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) pause();

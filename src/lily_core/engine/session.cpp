@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/default_floats.h"
 #include "engine/error.h"
 #include "engine/forward.h"
 
@@ -33,7 +34,8 @@ std::optional<DeviceChoice> device_choice(const TokenRequest& request, std::int6
 
 }  // namespace
 
-// Marks the session as in use for the length of one call, and refuses a second caller and a closed session.
+// Marks the session as in use for the length of one call, and refuses a second caller and a closed session. Whatever is
+// computed in the call, is computed by IEEE's rules.
 class Session::Entry {
  public:
   explicit Entry(const Session& session, Use use = Use::calling) : session_(session) {
@@ -53,6 +55,7 @@ class Session::Entry {
 
  private:
   const Session& session_;
+  const DefaultFloats floats_;
 };
 
 class Session::Reading : public Entry {

@@ -5,6 +5,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "engine/default_floats.h"
 #include "engine/error.h"
 
 namespace lily {
@@ -158,6 +159,7 @@ MoeWeights bind_moe(const ModelConfig& config, const Binder& binder, const std::
 }  // namespace
 
 ModelWeights ModelWeights::bind(const ModelConfig& config, const CheckpointSource& source, FileAccess access) {
+  const DefaultFloats floats;  // vectors are converted
   config.validate();
   if (source.files.size() != source.file_sizes.size()) {
     throw Error(ErrorKind::checkpoint, "the checkpoint source lists files and sizes of different number");
