@@ -302,7 +302,7 @@ def link_module(folder: Path, nanobind: Path, jobs: int) -> None:
     zig = [str(zig_folder() / "zig"), "c++", f"--target=aarch64-macos.{TARGET}"]
     include = [nanobind / "include", nanobind / "ext" / "robin_map" / "include", sysconfig.get_path("include")]
     common = ["-O0", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-DLILY_HAS_METAL", f"-I{CORE}"]
-    common += ["-DNB_DOMAIN=lily", "-fno-sanitize=all", "-ffp-contract=off"]
+    common += ["-DNB_DOMAIN=lily", '-DLILY_GPU_ARITHMETIC="linked"', "-fno-sanitize=all", "-ffp-contract=off"]
     if sys.version_info >= (3, 12):  # the stable ABI begins with the headers of 3.12
         common += ["-DPy_LIMITED_API=0x030C0000"]
     common += [f"-isystem{path}" for path in include]

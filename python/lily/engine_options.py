@@ -99,7 +99,7 @@ def arithmetic_of(native: _core.EngineOptions, options: Options) -> str:
         for field in dataclasses.fields(Options)
         if field.name not in _SCHEDULE and values[field.name] != field.default
     ]
-    return ", ".join([native.backend, *changed])
+    return ", ".join([native.backend, f"arithmetic={_core.gpu_arithmetic()}", *changed])
 
 
 def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | None) -> None:

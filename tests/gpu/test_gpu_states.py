@@ -10,6 +10,7 @@ from engine_helpers import assert_parts_give_the_same_bits, random_ids
 from gpu_models import GPU_CONFIG
 
 import lily
+from lily import _core
 from lily.errors import CheckpointError, ConfigError
 from synthetic import write_checkpoint
 
@@ -19,6 +20,19 @@ PROMPT = random_ids(66, seed=51)
 @pytest.mark.parametrize("parts", [(65, 1), (1, 65), (33, 1, 32), (64, 1, 1)])
 def test_parts_of_a_prompt_give_the_same_bits(model: lily.Model, parts: tuple[int, ...]) -> None:
     assert_parts_give_the_same_bits(model, PROMPT, parts)
+
+
+def test_states_of_other_kernels_are_refused(
+    model: lily.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = _core.gpu_arithmetic()
+    assert len(kernels) == 12
+    with model.session() as session:
+        session.prefill(PROMPT[:5])
+        session.save(tmp_path / "state")
+    monkeypatch.setattr(_core, "gpu_arithmetic", lambda: "0123456789ab")
+    with pytest.raises(CheckpointError, match=f"computed by 'sim, arithmetic={kernels}.*arithmetic=0123456789ab"):
+        model.load_session(tmp_path / "state")
 
 
 def test_sessions_move_only_to_models_that_round_alike(
@@ -31,10 +45,10 @@ def test_sessions_move_only_to_models_that_round_alike(
         expected = np.array(session.decode(3))
     with lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("P2", "D2", "D3")) as same:
         assert np.array_equal(same.load_session(file).decode(3), expected)
-    with pytest.raises(CheckpointError, match="computed by 'sim'"):
+    with pytest.raises(CheckpointError, match="computed by 'sim, "):
         cpu_model.load_session(file)
     bfloat16 = lily.Model.load(checkpoint, backend="cpu", kv_cache_type="bfloat16")
-    with bfloat16 as other, pytest.raises(CheckpointError, match="computed by 'sim'"):
+    with bfloat16 as other, pytest.raises(CheckpointError, match="computed by 'sim, "):
         other.load_session(file)
     blocks = {"backend": "sim", "options": lily.Options(blocked_attention_threshold=5)}
     with lily.Model.load(checkpoint, **blocks) as first, first.session() as session:

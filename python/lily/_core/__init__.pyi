@@ -386,6 +386,8 @@ def physical_core_count() -> int: ...
 
 CPU_ARITHMETIC: int = 2
 
+def gpu_arithmetic() -> str: ...
+
 class TokenRequest:
     """What the next token of a session is chosen by."""
 

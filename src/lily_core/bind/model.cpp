@@ -47,6 +47,7 @@ void bind_model(nb::module_& module) {
   module.def("available_isas", &cpu::available_isas);
   module.def("physical_core_count", &cpu::physical_core_count);
   module.attr("CPU_ARITHMETIC") = cpu::kArithmetic;
+  module.def("gpu_arithmetic", [] { return LILY_GPU_ARITHMETIC; });  // of cmake/gpu_arithmetic.cmake
 }
 
 }  // namespace lily::bind
