@@ -27,7 +27,16 @@ def overwrite_vector(directory: Path, name: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("isa", _core.available_isas())
-@pytest.mark.parametrize("name", ["norm", "layers.1.input_layernorm", "layers.2.post_attention_layernorm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "norm",
+        "layers.1.input_layernorm",
+        "layers.2.post_attention_layernorm",
+        "layers.1.self_attn.q_norm",
+        "layers.1.self_attn.k_norm",
+    ],
+)
 def test_not_a_number(checkpoint: Path, tmp_path: Path, name: str, isa: str) -> None:
     directory = Path(shutil.copytree(checkpoint, tmp_path / "damaged"))
     overwrite_vector(directory, name, NOT_A_NUMBER)

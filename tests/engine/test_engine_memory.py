@@ -75,6 +75,22 @@ def test_planned_memory_of_the_bundled_model_is_close() -> None:
         assert session.state_bytes == state
 
 
+ONE_PROCESSOR = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import lily
+
+with lily.Model.load("lily-tiny") as model:
+    assert lily.plan("lily-tiny", 1024).threads == model.threads == 1
+    assert lily.plan("lily-tiny", 1024) == model.plan(1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the processors of a process")
+def test_the_plan_counts_the_threads_that_a_model_gets() -> None:
+    expect_success(run_python(ONE_PROCESSOR))
+
+
 FREED = """
 import numpy as np
 import lily

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lily import _core
 from lily.checkpoint.config import ModelConfig
 from lily.checkpoint.hub import resolve_source
 from lily.checkpoint.reader import Checkpoint, read_checkpoint
@@ -82,7 +82,8 @@ def plan(
     context
         Tokens that the session can hold, at most the model's max_position_embeddings.
     threads
-        Threads of the CPU backend; by default one for each processor.
+        Threads of the CPU backend; by default as for `lily.Model.load`, one for each physical core that the process may
+        run on.
     prefill_chunk
         Tokens that are prefilled at a time.
 
@@ -93,7 +94,7 @@ def plan(
     CheckpointError, ConfigError
         The checkpoint cannot be read.
     """
-    count = (os.cpu_count() or 1) if threads is None else threads
+    count = _core.physical_core_count() if threads is None else threads
     for name, value in (("context", context), ("threads", count), ("prefill_chunk", prefill_chunk)):
         whole_number(name, value, 1, error_type=InvalidArgumentError)
     found = checkpoint if isinstance(checkpoint, Checkpoint) else read_checkpoint(resolve_source(checkpoint))
