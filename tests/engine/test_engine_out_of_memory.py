@@ -29,32 +29,40 @@ ids = random_ids(700, 1)
 with lily.Model.load(sys.argv[1], threads=2, prefill_chunk=100) as chunked:
     expected = chunked.prefill(ids).logits.copy()
 failures = 0
-for megabytes in (0, 1, 3, 5, 7, 64):
+held = int(sys.argv[3])
+for megabytes in (0, 1, 2, 3, 4, 5, 64):
     with lily.Model.load(sys.argv[1], threads=int(sys.argv[2]), prefill_chunk=700) as model:
         session, other = model.session(), model.prefill(ids[:20])
-        session.prefill(ids[:1])
+        for begin in range(0, held, 20):  # small pieces need little working memory
+            session.prefill(ids[begin : min(begin + 20, held)])
+        fork, snapshot = session.fork(), session.snapshot()  # what they share with the session outlives its failure
         limit(megabytes << 20)
         try:
-            session.prefill(ids[1:])
+            session.prefill(ids[held:])
         except MemoryLimitError as error:
             failures += 1
             lift()
             assert "memory" in str(error)
-            assert session.tokens == ids[:1] and session.logits is None
+            assert session.tokens == ids[:held] and session.logits is None
             for use in (lambda: session.decode(1), lambda: next(session.generate(max_tokens=1))):
                 try:
                     use()
                     raise AssertionError("the lost state was used")
                 except BackendError as error:
                     assert "reset()" in str(error)
-            session.reset()
-            session.prefill(ids[:1])
-            session.prefill(ids[1:])
+            if failures % 2:
+                session.restore(snapshot)
+            else:
+                session.reset()
+                session.prefill(ids[:held])
+            session.prefill(ids[held:])
         lift()
         assert np.array_equal(session.logits, expected)
+        fork.prefill(ids[held:])
+        assert np.array_equal(fork.logits, expected)
         other.prefill(ids[20:])
         assert np.array_equal(other.logits, expected)
-assert 3 <= failures < 6, failures
+assert 3 <= failures < 7, failures
 """
 )
 
@@ -98,9 +106,10 @@ def run_limited(code: str, *arguments: object) -> None:
     expect_success(run_python(code, *arguments, environment=allocator))
 
 
+@pytest.mark.parametrize("held", [1, 300])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_in_prefill(checkpoint: Path, threads: int) -> None:
-    run_limited(PREFILL, checkpoint, threads)
+def test_in_prefill(checkpoint: Path, threads: int, held: int) -> None:
+    run_limited(PREFILL, checkpoint, threads, held)
 
 
 def test_in_score(checkpoint: Path) -> None:
