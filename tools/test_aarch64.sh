@@ -65,13 +65,13 @@ for test in "${tests[@]}"; do
   "$compiler" -static -pthread "$(object_of "$test")" "${objects[@]}" -o "$build/$name"
   [[ "$name" == test_matmul ]] && continue
   printf '== %s on aarch64\n' "$name"
-  timeout "$seconds" qemu-aarch64 "$build/$name"
+  timeout --foreground "$seconds" qemu-aarch64 "$build/$name"
 done
 
 # Runs the matrix kernels on a processor that has the instruction sets named.
 test_matmul() {
   printf '== test_matmul on %s\n' "$1"
-  timeout "$seconds" qemu-aarch64 -cpu "$1" "$build/test_matmul" 20240607 "${@:2}"
+  timeout --foreground "$seconds" qemu-aarch64 -cpu "$1" "$build/test_matmul" 20240607 "${@:2}"
 }
 test_matmul max i8mm neon portable
 test_matmul neoverse-n1 neon portable

@@ -51,7 +51,8 @@ def test_the_prompt_is_computed_once_and_answers_come_in_turns(model, monkeypatc
 
 
 def test_leaving_and_cancelling(model):
-    chat = model.chat(thinking=False, sampling=WARM)
+    endless = {model.tokenizer.token_id(token): -1000.0 for token in ("<|im_end|>", "<|endoftext|>")}
+    chat = model.chat(thinking=False, sampling=Sampling(temperature=3.0, top_k=50, seed=11, logit_bias=endless))
     pairs = chat.alternatives("Count to a thousand.", count=3)
     next(pairs)
     pairs.close()
