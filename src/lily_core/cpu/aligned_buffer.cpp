@@ -18,10 +18,13 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit
 #if defined(__linux__)
 
 constexpr std::size_t kLargePageBytes = std::size_t{1} << 21;
-constexpr std::size_t kSmallPageBytes = std::size_t{1} << 12;
+constexpr std::size_t kSmallPageBytes = std::size_t{1} << 16;  // or a part of it, on every processor
 // From here on memory is mapped. Sessions and models come and go, and malloc keeps what it once had: it takes pieces of
 // up to 32 MB from a heap that shrinks from its end only.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 18;
+
+// Of the mapping of a piece: whole pages.
+std::size_t mapped_bytes(std::size_t bytes) { return round_up(bytes, kSmallPageBytes); }
 
 void* map(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -31,7 +34,7 @@ void* map(std::size_t bytes) {
 
 // On a boundary of large pages, of which the whole ones are asked for: the tail must not take more than it needs.
 void* map_large(std::size_t bytes) {
-  const std::size_t whole = round_up(bytes, kSmallPageBytes);
+  const std::size_t whole = mapped_bytes(bytes);
   auto* const first = static_cast<std::byte*>(map(whole + kLargePageBytes));
   const std::size_t before = -reinterpret_cast<std::uintptr_t>(first) % kLargePageBytes;
   std::byte* const memory = first + before;
@@ -49,7 +52,7 @@ void* map_large(std::size_t bytes) {
 void* allocate_aligned(std::size_t bytes) {
 #if defined(__linux__)
   if (bytes >= kLargePageBytes) return map_large(bytes);
-  if (bytes >= kMappedBytes) return map(bytes);
+  if (bytes >= kMappedBytes) return map(mapped_bytes(bytes));
 #endif
   void* memory = std::aligned_alloc(kLineBytes, round_up(bytes, kLineBytes));
   if (memory == nullptr) throw std::bad_alloc();
@@ -59,7 +62,7 @@ void* allocate_aligned(std::size_t bytes) {
 void free_aligned(void* memory, std::size_t bytes) noexcept {
 #if defined(__linux__)
   if (bytes >= kMappedBytes) {
-    ::munmap(memory, bytes);
+    ::munmap(memory, mapped_bytes(bytes));
     return;
   }
 #else

@@ -8,7 +8,7 @@ namespace lily::cpu {
 namespace {
 
 // Query rows (positions x heads that share a key/value head) that one task attends at once: what they hold fits a
-// second- level cache of 1 MB, and with many threads each has a few tasks.
+// second-level cache of 1 MB, and with many threads each has a few tasks.
 constexpr std::int64_t kFewestTaskQueryRows = 128;
 constexpr std::int64_t kMostTaskQueryRows = 256;
 // Query heads of one position that a task attends at least: they share what is read, and the kernel's registers.

@@ -6,6 +6,8 @@
 // float32.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/kernels.h"
 #include "cpu/kernels/attention_codes.h"
 #include "cpu/kernels/elementwise.h"
@@ -162,11 +164,6 @@ struct SpanCursor {
   }
 };
 
-template <int value_>
-struct IntConstant {
-  static constexpr int value = value_;
-};
-
 // Rows [begin, end) that see the same number of positions of the block.
 struct RowRun {
   std::int64_t begin;
@@ -221,8 +218,8 @@ void score_transposed(const AttentionArgs& args, const AttentionScratch& scratch
   };
   CodeKernels<V>::transpose(scratch.keys, scratch.width, scratch.pairs);
   std::int64_t row = first_row;
-  for (; row + rows <= args.rows; row += rows) score(IntConstant<rows>{}, row);
-  for (; row < args.rows; ++row) score(IntConstant<1>{}, row);
+  for (; row + rows <= args.rows; row += rows) score(std::integral_constant<int, rows>{}, row);
+  for (; row < args.rows; ++row) score(std::integral_constant<int, 1>{}, row);
 }
 
 // Scores of the block to weights exp(score - maximum), and what came before to the new maximum.
