@@ -26,7 +26,7 @@ def native_source(source: CheckpointSource) -> _core.CheckpointSource:
     """The core's copy of the places of all weights."""
     return _core.CheckpointSource(
         files=[os.fsencode(file) for file in source.files],
-        file_sizes=list(source.file_sizes),
+        identities=[_core.FileIdentity(**dataclasses.asdict(identity)) for identity in source.identities],
         matrices=[
             _core.MatrixSource(
                 name=matrix.name,

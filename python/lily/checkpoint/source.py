@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 
@@ -96,10 +97,31 @@ class VectorSource:
 
 
 @dataclass(frozen=True)
+class FileIdentity:
+    """What tells a file from another one, and from itself with other content."""
+
+    device: int
+    inode: int
+    size: int  # bytes
+    modified_ns: int  # of the content, since the epoch
+    changed_ns: int  # of the content or of attributes; no program can set it back
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        device = status.st_dev & (1 << 64) - 1  # negative on some systems; the core has it without a sign
+        return cls(device, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True)
 class CheckpointSource:
     """Every weight of the text model, in the files to map."""
 
     files: tuple[str, ...]  # absolute paths
-    file_sizes: tuple[int, ...]  # bytes, as the reader saw them
+    identities: tuple[FileIdentity, ...]  # of the files, as the reader saw them
     matrices: tuple[MatrixSource, ...]
     vectors: tuple[VectorSource, ...]
+
+    @property
+    def file_sizes(self) -> tuple[int, ...]:
+        """Bytes of each file."""
+        return tuple(identity.size for identity in self.identities)

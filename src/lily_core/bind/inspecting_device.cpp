@@ -93,6 +93,7 @@ class InspectingDevice final : public device::Device {
                                                      const device::CopyProgress& progress) override {
     return inner_->wrap(data, size, std::move(label), progress);
   }
+  [[nodiscard]] bool copies_wrapped() const override { return inner_->copies_wrapped(); }
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override {
     const device::Pipeline& inner = inner_->pipeline(kernel, constants);

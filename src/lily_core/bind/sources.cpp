@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
+#include "engine/mapped_file_faults.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -48,19 +49,28 @@ void bind_sources(nb::module_& module) {
              std::int64_t size,
              float add) { new (self) VectorSource{std::move(name), element_type, file, offset, size, add}; },
           "name"_a, "element_type"_a, "file"_a, "offset"_a, "size"_a, "add"_a);
+  nb::class_<FileIdentity>(module, "FileIdentity", "What tells a file from another one, and from other content.")
+      .def(
+          "__init__",
+          [](FileIdentity* self, std::uint64_t device, std::uint64_t inode, std::uint64_t size,
+             std::int64_t modified_ns,
+             std::int64_t changed_ns) { new (self) FileIdentity{device, inode, size, modified_ns, changed_ns}; },
+          "device"_a, "inode"_a, "size"_a, "modified_ns"_a, "changed_ns"_a);
   // Paths come as bytes: file names need not be valid text.
   nb::class_<CheckpointSource>(module, "CheckpointSource", "Files of a checkpoint and every weight in them.")
       .def(
           "__init__",
-          [](CheckpointSource* self, const std::vector<nb::bytes>& files, std::vector<std::uint64_t> file_sizes,
+          [](CheckpointSource* self, const std::vector<nb::bytes>& files, std::vector<FileIdentity> identities,
              std::vector<MatrixSource> matrices, std::vector<VectorSource> vectors) {
             std::vector<std::string> paths;
             paths.reserve(files.size());
             for (const nb::bytes& file : files) paths.emplace_back(file.c_str(), file.size());
             new (self)
-                CheckpointSource{std::move(paths), std::move(file_sizes), std::move(matrices), std::move(vectors)};
+                CheckpointSource{std::move(paths), std::move(identities), std::move(matrices), std::move(vectors)};
           },
-          "files"_a, "file_sizes"_a, "matrices"_a, "vectors"_a);
+          "files"_a, "identities"_a, "matrices"_a, "vectors"_a);
+  module.def("report_mapping_faults", &report_mapping_faults,
+             "From now on SIGBUS names the mapped file that became shorter; False where the signal has a handler.");
 }
 
 }  // namespace lily::bind

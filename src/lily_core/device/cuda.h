@@ -44,6 +44,7 @@ class CudaDevice final : public Device {
   // Copies the memory to the GPU.
   [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
                                              const CopyProgress& progress) override;
+  [[nodiscard]] bool copies_wrapped() const override { return true; }
   // Compiles in the background: what the compiler finds wrong is the error of the first pass with the kernel.
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override;

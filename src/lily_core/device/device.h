@@ -124,6 +124,8 @@ class Device {
   // A device that copies it tells `progress`, on this thread, and stops when it throws.
   [[nodiscard]] virtual std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
                                                      const CopyProgress& progress) = 0;
+  // Whether wrap() copies: the memory that was wrapped is not read later.
+  [[nodiscard]] virtual bool copies_wrapped() const { return false; }
 
   // The pipeline of a kernel (its host_name) with these constants; compiled on first use, then cached. The reference
   // lives as long as the device. Throws Error(backend) with the compiler's message, file and line.

@@ -27,6 +27,7 @@ class FailingDevice final : public Device {
                                              const CopyProgress& progress) override {
     return device_.wrap(data, size, std::move(label), progress);
   }
+  [[nodiscard]] bool copies_wrapped() const override { return device_.copies_wrapped(); }
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override {
     return device_.pipeline(kernel, constants);

@@ -83,6 +83,8 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<SessionState> create_state() const = 0;
   // Bytes of working memory held now, the weights and the sessions' states not counted.
   [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
+  // Whether the mapped weights are read while it computes; otherwise it has copies of its own.
+  [[nodiscard]] virtual bool reads_mapped_weights() const { return true; }
   // Rows that one chunk may hold.
   [[nodiscard]] virtual std::int64_t max_chunk_rows() const = 0;
   virtual void begin_chunk(std::span<const std::int32_t> ids) = 0;

@@ -12,29 +12,27 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/mapped_file_faults.h"
 
 namespace lily {
 namespace {
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(const std::string& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~FileDescriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  [[nodiscard]] int value() const { return value_; }
-
- private:
-  int value_;
-};
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw Error(ErrorKind::checkpoint, path + ": " + what);
 }
 
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 28;  // a call; systems cut off larger ones
+
+struct stat status_of(const FileDescriptor& file, const std::string& path) {
+  struct stat status{};
+  if (::fstat(file.value(), &status) != 0) fail(path, std::string("cannot be examined: ") + std::strerror(errno));
+  return status;
+}
+
+void require_same(const std::string& path, const FileIdentity& expected, const FileIdentity& found) {
+  const std::string change = difference(expected, found);
+  if (!change.empty()) fail(path, change + " while the model was loaded; load it again");
+}
 
 // The file's bytes in fresh pages.
 const std::byte* read_file(const FileDescriptor& file, const std::string& path, std::uint64_t size) {
@@ -51,7 +49,7 @@ const std::byte* read_file(const FileDescriptor& file, const std::string& path, 
     if (count <= 0) {
       const std::string reason = count < 0 ? std::strerror(errno) : "it became shorter";
       ::munmap(address, size);
-      fail(path, "cannot be read: " + reason);
+      fail(path, "cannot be read: " + reason + "; load the model again from a complete file");
     }
     done += static_cast<std::uint64_t>(count);
   }
@@ -61,39 +59,80 @@ const std::byte* read_file(const FileDescriptor& file, const std::string& path, 
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path, std::uint64_t expected_size, FileAccess access)
-    : path_(path), size_(expected_size) {
-  const FileDescriptor file(path);
-  if (file.value() < 0) fail(path, std::string("cannot be opened: ") + std::strerror(errno));
-  struct stat status{};
-  if (::fstat(file.value(), &status) != 0) fail(path, std::string("cannot be examined: ") + std::strerror(errno));
-  if (static_cast<std::uint64_t>(status.st_size) != expected_size) {
-    fail(path, "has " + std::to_string(status.st_size) + " bytes where its header was read with " +
-                   std::to_string(expected_size) + "; it changed while loading, load it again");
-  }
-  if (size_ == 0) return;
+FileDescriptor::~FileDescriptor() { close(); }
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+
+void FileDescriptor::close() {
+  if (value_ >= 0) ::close(std::exchange(value_, -1));
+}
+
+// Not blocking: a pipe that has taken the file's place must not make this wait for a writer.
+MappedFile::MappedFile(const std::string& path, const FileIdentity& expected, FileAccess access)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
+  if (descriptor_.value() < 0) fail(path, std::string("cannot be opened: ") + std::strerror(errno));
+  const struct stat status = status_of(descriptor_, path);
+  if (!S_ISREG(status.st_mode)) fail(path, "is no longer a regular file; load the model again from a complete file");
+  identity_ = identity_of(status);
+  attributes_ = attributes_of(status);
+  require_same(path, expected, identity_);
+  const std::uint64_t size = identity_.size;
+  if (size == 0) return;
   if (access == FileAccess::read) {
-    data_ = read_file(file, path, size_);
+    data_ = read_file(descriptor_, path, size);
+    try {
+      require_unchanged();
+    } catch (...) {
+      ::munmap(const_cast<std::byte*>(data_), size);
+      throw;
+    }
+    stop_watching();
     return;
   }
-  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.value(), 0);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_.value(), 0);
   if (address == MAP_FAILED) fail(path, std::string("cannot be memory-mapped: ") + std::strerror(errno));
   data_ = static_cast<const std::byte*>(address);
+  note_mapping(data_, size, path_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), size_(std::exchange(other.size_, 0)), data_(std::exchange(other.data_, nullptr)) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::move(other.descriptor_)),
+      identity_(other.identity_),
+      attributes_(other.attributes_),
+      data_(std::exchange(other.data_, nullptr)) {}
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), identity_.size);
 }
 
 const std::byte* MappedFile::bytes(std::uint64_t offset, std::uint64_t count) const {
-  if (offset > size_ || count > size_ - offset) {
+  if (offset > size() || count > size() - offset) {
     fail(path_, "a tensor's bytes [" + std::to_string(offset) + ", +" + std::to_string(count) +
-                    ") lie outside the file of " + std::to_string(size_) + " bytes");
+                    ") lie outside the file of " + std::to_string(size()) + " bytes");
   }
   return data_ + offset;
+}
+
+void MappedFile::require_unchanged() const {
+  if (descriptor_.value() < 0) return;
+  const struct stat status = status_of(descriptor_, path_);
+  FileIdentity now = identity_of(status);
+  if (now == identity_) return;
+  if (now.changed_ns != identity_.changed_ns) {
+    // Attributes that differ, or a name that has gone, explain a time of change that moved alone.
+    struct stat named{};
+    const bool renamed = ::stat(path_.c_str(), &named) != 0 || named.st_ino != status.st_ino;
+    if (renamed || attributes_of(status) != attributes_) now.changed_ns = identity_.changed_ns;
+  }
+  const std::string change = difference(identity_, now);
+  if (!change.empty()) {
+    fail(path_, change +
+                    " while the model used it, so its weights are not to be trusted; close the model and load "
+                    "it again, or load it with weights=\"read\"");
+  }
 }
 
 }  // namespace lily

@@ -34,6 +34,10 @@ Model::Model(ModelConfig config, const CheckpointSource& source, EngineOptions o
   resolve_context();
   backend_ = device == nullptr ? cpu::make_backend(config_, weights_, options_)
                                : gpu::make_backend(std::move(device), config_, weights_, options_);
+  require_unchanged_files();  // while vectors were converted and weights were copied, too
+  if (!backend_->reads_mapped_weights()) {
+    for (MappedFile& file : weights_.files) file.stop_watching();
+  }
   options_.copy_progress = nullptr;
   options_.compile_progress = nullptr;
 }
@@ -47,6 +51,10 @@ void Model::resolve_context() {
                                        std::to_string(options_.max_context));
   }
   if (options_.prefill_chunk < 0) throw Error(ErrorKind::config, "prefill_chunk must be at least 1 (0: default)");
+}
+
+void Model::require_unchanged_files() const {
+  for (const MappedFile& file : weights_.files) file.require_unchanged();
 }
 
 void Model::require_same_process() const {

@@ -44,6 +44,8 @@ class Model {
   [[nodiscard]] std::mutex& compute_mutex() { return compute_mutex_; }
   // Throws Error(backend) in a forked child: the threads of the parent do not exist there.
   void require_same_process() const;
+  // Throws Error(checkpoint) if a file changed that the weights still lie in; a microsecond for each.
+  void require_unchanged_files() const;
 
  private:
   void resolve_context();

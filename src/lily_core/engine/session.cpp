@@ -129,6 +129,7 @@ void Session::extend(std::span<const std::int32_t> chunk, bool with_logits, Comp
   try {
     const std::scoped_lock lock(model_->compute_mutex());
     compute();
+    model_->require_unchanged_files();  // what was computed from other weights is no result
   } catch (...) {
     tokens_.resize(before);
     state_lost_ = !state_->is_whole_at(static_cast<std::int64_t>(before));
@@ -151,6 +152,7 @@ void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& pro
   for (std::int64_t begin = 0; begin < total;) {
     const std::int64_t rows = std::min(total - begin, model_->backend().max_chunk_rows());
     ++revision_;
+    if (begin > 0) model_->require_unchanged_files();
     run_chunk(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)), begin + rows == total);
     begin += rows;
     between_chunks(begin, total, progress);
@@ -181,6 +183,7 @@ std::optional<std::int32_t> Session::step(std::int32_t token, const std::optiona
 
 void Session::prepare_call(std::span<const std::int32_t> ids) {
   cancelled_.store(false, std::memory_order_relaxed);
+  model_->require_unchanged_files();
   check_usable();
   check_ids(ids);
   check_room(static_cast<std::int64_t>(ids.size()));
@@ -221,6 +224,7 @@ std::int32_t Session::sample(const TokenRequest& request, std::span<const float>
 TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expected_revision) {
   const Entry entry(*this);
   request.sampling.validate();
+  model_->require_unchanged_files();
   check_usable();
   if (revision_ != expected_revision) {
     throw Error(ErrorKind::invalid_argument, "the session was changed while a generation was in use; start it again");
@@ -278,12 +282,14 @@ Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback&
     const std::int64_t rows = std::min(total - 1 - begin, backend.max_chunk_rows());
     const auto first = static_cast<std::size_t>(begin);
     const auto count = static_cast<std::size_t>(rows);
+    model_->require_unchanged_files();
     {
       const std::scoped_lock lock(model_->compute_mutex());
       run_layers(model_->config(), backend, *state, ids.subspan(first, count), 0);
       backend.score(ids.subspan(first + 1, count), std::span(scores.log_probabilities).subspan(first, count),
                     std::span(scores.argmax).subspan(first, count));
     }
+    model_->require_unchanged_files();
     begin += rows;
     between_chunks(begin, total - 1, progress);
   }

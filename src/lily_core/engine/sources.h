@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/file_identity.h"
 #include "engine/matrix.h"
 
 namespace lily {
@@ -48,8 +49,8 @@ struct VectorSource {
 };
 
 struct CheckpointSource {
-  std::vector<std::string> files;         // absolute paths
-  std::vector<std::uint64_t> file_sizes;  // bytes, as the reader saw them
+  std::vector<std::string> files;        // absolute paths
+  std::vector<FileIdentity> identities;  // of the files, as the reader saw them
   std::vector<MatrixSource> matrices;
   std::vector<VectorSource> vectors;
 };

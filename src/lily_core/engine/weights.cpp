@@ -161,13 +161,13 @@ MoeWeights bind_moe(const ModelConfig& config, const Binder& binder, const std::
 ModelWeights ModelWeights::bind(const ModelConfig& config, const CheckpointSource& source, FileAccess access) {
   const DefaultFloats floats;  // vectors are converted
   config.validate();
-  if (source.files.size() != source.file_sizes.size()) {
-    throw Error(ErrorKind::checkpoint, "the checkpoint source lists files and sizes of different number");
+  if (source.files.size() != source.identities.size()) {
+    throw Error(ErrorKind::checkpoint, "the checkpoint source lists files and identities of different number");
   }
   ModelWeights weights;
   weights.files.reserve(source.files.size());
   for (std::size_t i = 0; i < source.files.size(); ++i) {
-    weights.files.emplace_back(source.files[i], source.file_sizes[i], access);
+    weights.files.emplace_back(source.files[i], source.identities[i], access);
   }
 
   const Binder binder(config, source, weights.files);

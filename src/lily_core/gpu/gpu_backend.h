@@ -43,6 +43,7 @@ class GpuBackend final : public Backend {
 
   [[nodiscard]] std::unique_ptr<SessionState> create_state() const override;
   [[nodiscard]] std::size_t scratch_bytes() const override;
+  [[nodiscard]] bool reads_mapped_weights() const override { return !device_->copies_wrapped(); }
   [[nodiscard]] std::int64_t max_chunk_rows() const override { return chunk_rows_.load(std::memory_order_relaxed); }
   void begin_chunk(std::span<const std::int32_t> ids) override;
   void gdn_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) override;
