@@ -14,6 +14,7 @@ from lily.checkpoint import LayerType, MatrixFormat, ModelConfig
 from lily.checkpoint.config import parse_config
 from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.quantization import Quantization, parse_quantization
+from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.errors import ConfigError
 from lily.options import Options
 from lily.whole_numbers import whole_number
@@ -21,7 +22,6 @@ from lily.whole_numbers import whole_number
 __all__ = ["StepReport", "step_report"]
 
 DEFAULT_CHUNK = 2048
-_CONFIG_LIMIT = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def step_report(
     path = Path(config)
     if path.is_dir():
         path /= "config.json"
-    raw = read_json_object(path, ConfigError, limit=_CONFIG_LIMIT)
+    raw = read_json_object(path, ConfigError, limit=CONFIG_LIMIT)
     model = parse_config(raw, str(path))
     formats = _formats(model, parse_quantization(raw, str(path)))
     if options is not None and not isinstance(options, Options):

@@ -180,10 +180,20 @@ class VectorSource:
 
     def __init__(self, name: str, element_type: ElementType, file: int, offset: int, size: int, add: float) -> None: ...
 
+class FileIdentity:
+    """What tells a file from another one, and from other content."""
+
+    def __init__(self, device: int, inode: int, size: int, modified_ns: int, changed_ns: int) -> None: ...
+
 class CheckpointSource:
     """Files of a checkpoint and every weight in them."""
 
-    def __init__(self, files: Sequence[bytes], file_sizes: Sequence[int], matrices: Sequence[MatrixSource], vectors: Sequence[VectorSource]) -> None: ...
+    def __init__(self, files: Sequence[bytes], identities: Sequence[FileIdentity], matrices: Sequence[MatrixSource], vectors: Sequence[VectorSource]) -> None: ...
+
+def report_mapping_faults() -> bool:
+    """
+    From now on SIGBUS names the mapped file that became shorter; False where the signal has a handler.
+    """
 
 class Sampling:
     """Sampling parameters; see lily.Sampling."""

@@ -8,9 +8,13 @@ from enum import Enum
 from typing import Any
 
 from lily.checkpoint.config_fields import ConfigFields
-from lily.checkpoint.json_file import show
+from lily.checkpoint.show import show
 
-SUPPORTED = "supported are qwen3_5_moe (with a text_config) and qwen3_5_moe_text"
+SUPPORTED = (
+    "supported are qwen3_5_moe (with a text_config) and qwen3_5_moe_text: take an upload of Qwen3.6-35B-A3B or of a "
+    "model of its architecture"
+)
+_ROPE_TYPES = ("default", "mrope")  # the positions of text are the same in all of mrope's sections
 _OUTER_TYPES = ("qwen3_5_moe", "qwen3_5_moe_text")
 
 _MAX_DIMENSION = 1 << 24
@@ -171,7 +175,8 @@ def _refuse_unsupported(fields: ConfigFields) -> None:
     if fields.get("num_experts") in (None, 0):
         fields.fail(
             "num_experts",
-            "is missing or 0: dense models are not supported; every layer must be a mixture of experts",
+            "is missing or 0: dense models are not supported; every layer must be a mixture of experts: "
+            "take Qwen3.6-35B-A3B instead of a dense model",
         )
     dense = fields.get("mlp_only_layers")
     if dense not in (None, []):
@@ -203,8 +208,12 @@ def _rope(fields: ConfigFields) -> tuple[float, float]:
     for place in places:
         for key in ("rope_type", "type"):
             kind = place.text(key, default="default")
-            if kind != "default":
-                place.fail(key, f"{show(repr(kind))} is not supported; supported is 'default'")
+            if kind not in _ROPE_TYPES:
+                place.fail(
+                    key,
+                    f"{show(repr(kind))} is not supported; supported is 'default': remove the scaling of positions "
+                    "from config.json, which only contexts beyond the model's own need",
+                )
 
     def number(name: str, default: float | None, high: float) -> float:
         for place in (*places, fields):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lily._version import DISTRIBUTION
-from lily.checkpoint.json_file import show
+from lily.checkpoint.show import show
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
 
 BUNDLED_MODELS = ("lily-tiny",)

@@ -3,99 +3,121 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lily.errors import CheckpointError, ConfigError
+from lily.checkpoint.foreign_content import foreign_content
+from lily.checkpoint.read_file import ErrorType, decode_text, exists, read_file
+from lily.checkpoint.show import show, show_path
 
-ErrorType = type[CheckpointError] | type[ConfigError]
-
-
-def check_regular_file(path: Path, error_type: ErrorType, remedy: str) -> int:
-    """Size in bytes of a regular file; symbolic links are followed."""
-    try:
-        status = path.stat()
-    except FileNotFoundError as error:
-        raise error_type(f"{show(path)}: no such file; {remedy}") from error
-    except (OSError, ValueError) as error:
-        raise error_type(f"{show(path)}: cannot be read ({reason(error)}); {remedy}") from error
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise error_type(f"{show(path)}: is {kind} where a file is expected; {remedy}")
-    return status.st_size
+_DAMAGED = "the file is damaged: restore it from the checkpoint's source"
+_MAX_DEPTH = 64  # of nested objects and lists
+_MAX_VALUES = 4_000_000
+_MAX_DIGITS = 600  # of an integer; Python's own limit may be as low as 640
 
 
 def read_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[str, Any]:
-    """The JSON object in a file of at most `limit` bytes."""
-    size = check_regular_file(path, error_type, "restore the file from the checkpoint's source")
-    if size > limit:
-        raise error_type(
-            f"{show(path)}: {size} bytes are too large for such a file (limit {limit}); "
-            "restore the file from the checkpoint's source"
-        )
-    try:
-        with path.open("rb") as file:
-            data = file.read(size)
-    except OSError as error:
-        raise error_type(f"{show(path)}: cannot be read ({reason(error)}); check its permissions") from error
-    return parse_json_object(data, str(path), error_type)
+    """The JSON object in a regular file of at most `limit` bytes.
+
+    Raises
+    ------
+    LilyError
+        Of type `error_type`: the file is missing, cannot be read, or does not hold a JSON object.
+    """
+    return parse_json_object(read_file(path, error_type, limit=limit), str(path), error_type)
+
+
+def read_optional_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[str, Any] | None:
+    """As `read_json_object`, or None if there is no such file."""
+    return read_json_object(path, error_type, limit=limit) if exists(path) else None
 
 
 def parse_json_object(data: bytes, where: str, error_type: ErrorType) -> dict[str, Any]:
     """Parse UTF-8 JSON whose top level is an object; `where` names the file in errors.
 
-    Duplicate keys and non-finite numbers are errors, so that no two readers can see different values.
+    Duplicate keys and non-finite numbers are errors, so that no two readers can see different values. So are
+    integers of more than 600 digits and more than 64 levels of nesting, so that nothing that walks over the values or
+    shows them can fail.
     """
-    remedy = "the file is damaged: restore it from the checkpoint's source"
+    text = _checked_text(data, where, error_type)
 
-    def fail(what: str, cause: BaseException | None = None) -> NoReturn:
-        raise error_type(f"{show(where)}: {what}; {remedy}") from cause
+    def integer(digits: str) -> int:
+        if len(digits) > _MAX_DIGITS:
+            _fail(f"is not JSON of this kind (an integer of {len(digits)} digits)", where, error_type)
+        return int(digits)
 
+    parsed = _parse(text, where, error_type, parse_int=integer)
+    if not isinstance(parsed, dict):
+        _fail(f"holds a JSON {type(parsed).__name__} where an object is expected", where, error_type)
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and _is_deeper(parsed, _MAX_DEPTH):
+        _fail(f"nests its JSON too deeply (more than {_MAX_DEPTH} levels)", where, error_type)
+    return parsed
+
+
+def checked_json_text(data: bytes, where: str, error_type: ErrorType) -> str:
+    """The text of a JSON file for another parser, which may be less strict: its keys are unique."""
+    text = _checked_text(data, where, error_type)
+    _parse(text, where, error_type)
+    return text
+
+
+def _checked_text(data: bytes, where: str, error_type: ErrorType) -> str:
+    foreign = foreign_content(data)
+    if foreign is not None:
+        raise error_type(f"{show_path(where)}: {foreign}")
+    if not data.strip():
+        _fail("is not JSON (the file is empty)", where, error_type)
+    if sum(data.count(sign) for sign in (b",", b"[", b"{")) > _MAX_VALUES:
+        _fail(f"holds more than {_MAX_VALUES} values", where, error_type)
+    return decode_text(data, where, error_type, _DAMAGED)
+
+
+def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
-                    fail(f"the key {show(key)} appears twice in one JSON object")
+                    _fail(f"the key {show(key)} appears twice in one JSON object", where, error_type)
                 seen.add(key)
         return table
 
     def constant(name: str) -> NoReturn:
-        fail(f"{name} is not a finite number")
+        _fail(f"{name} is not a finite number", where, error_type)
 
-    def finite(text: str) -> float:
-        value = float(text)
+    def finite(digits: str) -> float:
+        value = float(digits)
         if value in (float("inf"), float("-inf")):
-            fail(f"{text[:40]} is not a finite number")
+            _fail(f"{digits[:40]} is not a finite number", where, error_type)
         return value
 
     try:
-        parsed = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite, **hooks)
     except error_type:
         raise
-    except UnicodeDecodeError as error:
-        fail(f"is not UTF-8 text ({error.reason} at byte {error.start})", error)
     except ValueError as error:
-        fail(f"is not JSON ({error})", error)
+        _fail(f"is not JSON ({show(error)})", where, error_type, error)
     except RecursionError as error:
-        fail("nests its JSON too deeply", error)
+        _fail("nests its JSON too deeply", where, error_type, error)
     except MemoryError as error:
-        fail("is too large to parse", error)
-    if not isinstance(parsed, dict):
-        fail(f"holds a JSON {type(parsed).__name__} where an object is expected")
-    return parsed
+        _fail("is too large to parse", where, error_type, error)
 
 
-def show(text: object) -> str:
-    """A name from a file, safe to print: control characters and lone surrogates escaped, long ones cut."""
-    plain = str(text)
-    if len(plain) > 400:
-        plain = plain[:200] + "..." + plain[-150:]
-    return plain if plain.isprintable() else repr(plain)[1:-1]
+def _fail(what: str, where: str, error_type: ErrorType, cause: BaseException | None = None) -> NoReturn:
+    raise error_type(f"{show_path(where)}: {what}; {_DAMAGED}") from cause
 
 
-def reason(error: Exception) -> str:
-    """What the operating system said, without the path that the message names already."""
-    return getattr(error, "strerror", None) or str(error)
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether more than `limit` objects and lists lie within each other."""
+    level = [value]
+    for _ in range(limit):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return True

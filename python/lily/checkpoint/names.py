@@ -15,6 +15,7 @@ _PREFIXES = (
     "",
 )
 _TEXT = re.compile(r"(?:layers|embed_tokens|norm|lm_head)(?:\.|$)")
+_MAX_LISTED = 20  # names or ranges in one error
 _SKIPPED = re.compile(
     r"(?:model\.)?(?:language_model\.)?(?:model\.)?"
     r"(?:vision_tower|vision_model|visual|audio_tower|mtp)(?:\.|$)"
@@ -51,7 +52,9 @@ def summarise(names: Iterable[str]) -> str:
     for pattern, numbers in by_expert.items():
         merged = pattern.replace("{experts}", _ranges(numbers))
         _collect(by_layer, merged, r"(?<=layers\.)\d{1,9}(?=\.|$)", "{layers}")
-    return ", ".join(pattern.replace("{layers}", _ranges(numbers)) for pattern, numbers in by_layer.items())
+    patterns = list(by_layer.items())
+    listed = ", ".join(pattern.replace("{layers}", _ranges(numbers)) for pattern, numbers in patterns[:_MAX_LISTED])
+    return listed if len(patterns) <= _MAX_LISTED else f"{listed} and {len(patterns) - _MAX_LISTED} more"
 
 
 def _collect(groups: dict[str, list[int]], name: str, number: str, mark: str) -> None:
@@ -72,4 +75,5 @@ def _ranges(numbers: list[int]) -> str:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return "{" + ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) + "}"
+    listed = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts[:_MAX_LISTED])
+    return "{" + listed + (",..." if len(parts) > _MAX_LISTED else "") + "}"

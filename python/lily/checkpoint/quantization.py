@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lily.checkpoint.config_fields import ConfigFields
-from lily.checkpoint.json_file import show
 from lily.checkpoint.names import is_skipped, split_prefix
+from lily.checkpoint.show import show, show_names, show_path, show_value
 from lily.checkpoint.source import MatrixFormat
 from lily.errors import ConfigError
 
 _BLOCKS = ("quantization", "quantization_config")
 _PARAMETERS = ("group_size", "bits", "mode")
+_METHODS = (None, "mlx", "affine")
+# Keys of other quantizers, whose files lie in another layout though their shapes may be the same.
+_OTHER_LAYOUTS = frozenset(
+    {
+        "activation_scheme", "bnb_4bit_quant_type", "checkpoint_format", "config_groups", "desc_act", "format",
+        "load_in_4bit", "load_in_8bit", "packing", "quant_algo", "quant_type", "quantization_status", "scheme", "sym",
+        "weight_block_size", "zero_point",
+    }
+)  # fmt: skip
 _FORMATS = {4: MatrixFormat.affine4, 8: MatrixFormat.affine8}
 _GROUP_SIZES = (32, 64, 128)
 _SUPPORTED = "supported is MLX affine quantization with 4 or 8 bits in groups of 32, 64 or 128"
+_INSTEAD = "take the 4-bit or 8-bit MLX upload of the model, or the vendor's bfloat16 files"
+
+# Endings of tensor names that only other quantizers write.
+_OTHER_TENSORS = {
+    ".qweight": "AWQ or GPTQ",
+    ".qzeros": "AWQ or GPTQ",
+    ".g_idx": "GPTQ",
+    ".weight_packed": "compressed-tensors",
+    ".weight_scale": "fp8 or nvfp4",
+    ".weight_scale_inv": "fp8",
+    ".absmax": "bitsandbytes",
+    "_proj_blocks": "mxfp4",
+}
+_OTHER_TYPES = {"U8": "mxfp4, mxfp8 or nvfp4", "F8_E8M0": "mxfp4 or mxfp8", "F8_E4M3": "fp8", "F8_E5M2": "fp8"}
+
+logger = logging.getLogger("lily")
 
 
 @dataclass(frozen=True)
@@ -56,7 +82,7 @@ class Quantization:
         parameters = own or self.default
         if parameters is None:
             raise ConfigError(
-                f"{show(self.where)}: has no quantization block, but {show(module)} is quantized in the "
+                f"{show_path(self.where)}: has no quantization block, but {show(module)} is quantized in the "
                 "files; take config.json from the same source as the files"
             )
         default = self.default or Parameters()
@@ -64,66 +90,76 @@ class Quantization:
         group_size = parameters.group_size if parameters.group_size is not None else default.group_size
         mode = parameters.mode if parameters.mode is not None else default.mode
         if mode not in (None, "affine") or bits not in _FORMATS or group_size not in _GROUP_SIZES:
+            kind = f"{bits}-bit" if mode in (None, "affine") else mode
             raise ConfigError(
-                f"{show(self.where)}: quantization of {show(module)} with mode {show(mode or 'affine')}, "
-                f"bits {show(bits)}, group_size {show(group_size)} is not supported; {_SUPPORTED}"
+                f"{show_path(self.where)}: quantization of {show(module)} with mode {show(mode or 'affine')}, "
+                f"bits {show(bits)}, group_size {show(group_size)} is not supported; {_SUPPORTED}. "
+                f"This is {show(kind)}: {_INSTEAD}"
             )
         return _FORMATS[bits], group_size
 
 
 def parse_quantization(raw: Mapping[str, Any], where: str) -> Quantization:
-    """Read `quantization` and `quantization_config` of a config.json, at its top level or in text_config.
+    """Read the quantization block of a config.json, at its top level or in text_config.
+
+    `quantization` goes before `quantization_config`, as in mlx-lm: the latter is a copy of it, or a remainder of the
+    checkpoint that was converted.
 
     Raises
     ------
     ConfigError
-        A block is malformed or of another kind than MLX's, or two blocks contradict each other.
+        The block is malformed or of another kind than MLX's.
     """
-    found: Quantization | None = None
     text = raw.get("text_config")
-    for place in (raw, text if isinstance(text, dict) else {}):
-        for name in _BLOCKS:
+    for name in _BLOCKS:
+        for place in (raw, text if isinstance(text, dict) else {}):
             block = ConfigFields(place, where).section(name)
-            if block is None:
-                continue
-            parsed = _parse_block(block, where)
-            if found is not None and parsed != found:
-                raise ConfigError(
-                    f"{show(where)}: its quantization blocks ({' and '.join(_BLOCKS)}) contradict each "
-                    "other; remove the one that does not describe the files"
-                )
-            found = parsed
-    return found or Quantization(where)
+            if block is not None and block.values:
+                return _parse_block(block, where)
+    return Quantization(where)
 
 
 def _parse_block(block: ConfigFields, where: str) -> Quantization:
     method = block.get("quant_method")
-    if method not in (None, "mlx", "affine"):
-        block.fail("quant_method", f"{show(repr(method))} is unknown quantization; {_SUPPORTED}")
+    if method not in _METHODS:
+        shown = show(method) if isinstance(method, str) else show_value(method)
+        block.fail("quant_method", f"{shown!r} is unknown quantization; {_SUPPORTED}: {_INSTEAD}")
     overrides: dict[str, Parameters | None] = {}
+    unknown = set(_unknown_keys(block))
     for key, value in block.values.items():
-        if key in _PARAMETERS or key == "quant_method":
-            continue
         parts = split_prefix(key)
         if parts is None:
-            if not is_skipped(key) and not isinstance(value, (dict, bool)):
-                block.fail(key, f"is unknown quantization; {_SUPPORTED}")
             continue
         module = parts[1]
-        own = _override(block, key, value)
+        own = _override(block, key, value, unknown)
         if module in overrides and overrides[module] != own:
             block.fail(key, f"contradicts another entry for {show(module)}")
         overrides[module] = own
+    if unknown:
+        logger.warning("%s: unknown keys are ignored: %s", show_path(where), show_names(sorted(unknown)))
     return Quantization(where, _parameters(block), overrides)
 
 
-def _override(block: ConfigFields, key: str, value: Any) -> Parameters | None:
+def _unknown_keys(block: ConfigFields) -> Iterator[str]:
+    """Keys that mean nothing here; refuses those that say that the files lie in another layout."""
+    for key, value in block.values.items():
+        if key in _PARAMETERS or key == "quant_method" or split_prefix(key) is not None or is_skipped(key):
+            continue
+        if key in _OTHER_LAYOUTS and value not in (None, False):
+            block.fail(key, f"is unknown quantization; {_SUPPORTED}: {_INSTEAD}")
+        if not isinstance(value, (dict, bool)):
+            yield key
+
+
+def _override(block: ConfigFields, key: str, value: Any, unknown: set[str]) -> Parameters | None:
     """Parameters for one module: an object, true for the defaults, false for "not quantized"."""
     if isinstance(value, bool):
         return Parameters() if value else None
     if not isinstance(value, dict):
         block.fail(key, "must be an object, true or false")
-    return _parameters(ConfigFields(value, f"{block.where}: {key}"))
+    fields = ConfigFields(value, f"{block.where}: {show(key)}")
+    unknown.update(_unknown_keys(fields))
+    return _parameters(fields)
 
 
 def _parameters(fields: ConfigFields) -> Parameters:
@@ -132,3 +168,13 @@ def _parameters(fields: ConfigFields) -> Parameters:
 
     mode = None if fields.get("mode") is None else fields.text("mode", default="affine")
     return Parameters(integer("bits"), integer("group_size"), mode)
+
+
+def other_quantization(tensors: Iterable[tuple[str, str]]) -> str:
+    """What tensors (name, dtype) of another kind of quantization are called, and the remedy; empty where none are."""
+    for name, dtype in tensors:
+        kind = next((kind for ending, kind in _OTHER_TENSORS.items() if name.endswith(ending)), None)
+        kind = kind or (_OTHER_TYPES.get(dtype) if name.endswith((".weight", ".scales", "_proj")) else None)
+        if kind is not None:
+            return f"this is {kind} ({show(name)}), which is not supported: {_INSTEAD}"
+    return ""

@@ -10,12 +10,11 @@ from lily.checkpoint.config import ModelConfig, parse_config, tied_embeddings
 from lily.checkpoint.files import find_files
 from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.quantization import parse_quantization
+from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.checkpoint.source import CheckpointSource
 from lily.checkpoint.tensors import read_tensors
 from lily.checkpoint.weights import WeightResolver, text_bytes
 from lily.errors import ConfigError
-
-_CONFIG_LIMIT = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         A file is missing or damaged, or its tensors are not those that the config implies.
     """
     files = find_files(Path(path))
-    raw = read_json_object(files.config, ConfigError, limit=_CONFIG_LIMIT)
+    raw = read_json_object(files.config, ConfigError, limit=CONFIG_LIMIT)
     where = str(files.config)
     config = parse_config(raw, where)
     quantization = parse_quantization(raw, where)

@@ -8,11 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lily.checkpoint.json_file import check_regular_file, parse_json_object, reason, show
+from lily.checkpoint.foreign_content import foreign_content
+from lily.checkpoint.json_file import parse_json_object
+from lily.checkpoint.read_file import open_file, read_exactly
+from lily.checkpoint.show import show, show_path
+from lily.checkpoint.source import FileIdentity
 from lily.errors import CheckpointError
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_ELEMENTS = 1 << 40
+_MAX_SIZE = 1 << 62  # bytes or elements: sums of two stay in 64 bits
 _REMEDY = "the file is damaged or incomplete: download it again"
 
 # Bits of one element. Types that are not listed can only belong to tensors that are skipped.
@@ -38,13 +43,13 @@ class TensorEntry:
     @property
     def label(self) -> str:
         """Name, type, shape and file, for errors."""
-        return f"{show(self.path)}: tensor {show(self.name)} ({show(self.dtype)} {list(self.shape)})"
+        return f"{show_path(self.path)}: tensor {show(self.name)} ({show(self.dtype)} {list(self.shape)})"
 
 
 @dataclass(frozen=True)
 class SafetensorsFile:
     path: Path
-    size: int  # bytes
+    identity: FileIdentity  # as its descriptor had it when the header was read
     tensors: tuple[TensorEntry, ...]  # in the order of the header
 
 
@@ -56,55 +61,52 @@ def read_header(path: Path) -> SafetensorsFile:
     CheckpointError
         The file cannot be read or is truncated, or its header is damaged or inconsistent with its size.
     """
-    check_regular_file(path, CheckpointError, "download the checkpoint again")
-    try:
-        with path.open("rb") as file:
-            file_size = file.seek(0, 2)
-            file.seek(0)
-            header = _header_bytes(file.read(9), file_size, path)
-            file.seek(8)
-            data = file.read(header)
-    except OSError as error:
-        raise CheckpointError(
-            f"{show(path)}: cannot be read ({reason(error)}); check its permissions and the disk"
-        ) from error
+    with open_file(path, CheckpointError, "download the checkpoint again") as (file, status):
+        identity = FileIdentity.of(status)
+        start = read_exactly(file, 1024)
+        header = _header_bytes(start, identity.size, path)
+        data = start[8 : 8 + header]
+        data += read_exactly(file, header - len(data))
     if len(data) != header:
-        raise CheckpointError(f"{show(path)}: ends within its header; {_REMEDY}")
+        raise CheckpointError(f"{show_path(path)}: ends within its header; {_REMEDY}")
     table = parse_json_object(data, str(path), CheckpointError)
     table.pop("__metadata__", None)
     begin = 8 + header
-    tensors = tuple(_entry(name, value, path, begin, file_size) for name, value in table.items())
+    tensors = tuple(_entry(name, value, path, begin, identity.size) for name, value in table.items())
     _check_overlap(tensors)
-    return SafetensorsFile(path, file_size, tensors)
+    return SafetensorsFile(path, identity, tensors)
 
 
 def _header_bytes(start: bytes, file_size: int, path: Path) -> int:
-    """Length of the header from the first 9 bytes: a 64-bit little-endian length and an opening brace."""
-    if len(start) < 9:
-        raise CheckpointError(f"{show(path)}: {file_size} bytes are too short for a safetensors file; {_REMEDY}")
+    """Length of the header: the file begins with it, 64-bit little-endian, and with the header's opening brace."""
     length = int.from_bytes(start[:8], "little")
+    foreign = foreign_content(start) if length > file_size - 8 or start[8:9] != b"{" else None
+    if foreign is not None:
+        raise CheckpointError(f"{show_path(path)}: {foreign}")
+    if len(start) < 9:
+        raise CheckpointError(f"{show_path(path)}: {file_size} bytes are too short for a safetensors file; {_REMEDY}")
     if length > file_size - 8:
         raise CheckpointError(
-            f"{show(path)}: its header of {length} bytes is longer than the file ({file_size}); {_REMEDY}"
+            f"{show_path(path)}: its header of {length} bytes is longer than the file ({file_size}); {_REMEDY}"
         )
     if length > _MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"{show(path)}: its header of {length} bytes exceeds the limit of {_MAX_HEADER_BYTES}; {_REMEDY}"
+            f"{show_path(path)}: its header of {length} bytes exceeds the limit of {_MAX_HEADER_BYTES}; {_REMEDY}"
         )
     if length < 2 or start[8:9] != b"{":
-        raise CheckpointError(f"{show(path)}: does not begin with a safetensors header; {_REMEDY}")
+        raise CheckpointError(f"{show_path(path)}: does not begin with a safetensors header; {_REMEDY}")
     return length
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_SIZE
 
 
 def _entry(name: str, value: Any, path: Path, begin: int, file_size: int) -> TensorEntry:
     """Check one header entry; `begin` is where the file's data begins."""
 
     def fail(problem: str) -> CheckpointError:
-        return CheckpointError(f"{show(path)}: tensor {show(name)}: {problem}; {_REMEDY}")
+        return CheckpointError(f"{show_path(path)}: tensor {show(name)}: {problem}; {_REMEDY}")
 
     if not isinstance(value, dict):
         raise fail("its header entry is not an object")
@@ -112,9 +114,9 @@ def _entry(name: str, value: Any, path: Path, begin: int, file_size: int) -> Ten
     if not isinstance(dtype, str):
         raise fail("its dtype is missing or not a string")
     if not isinstance(shape, list) or len(shape) > 16 or not all(map(_is_size, shape)):
-        raise fail("its shape is missing or not a list of non-negative integers")
+        raise fail("its shape is missing or not a list of non-negative integers below 2^62")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise fail("its data_offsets are missing or not two non-negative integers")
+        raise fail("its data_offsets are missing or not two non-negative integers below 2^62")
     first, last = offsets
     if first > last:
         raise fail(f"its data_offsets [{show(first)}, {show(last)}] are reversed")
@@ -134,7 +136,7 @@ def _check_overlap(tensors: tuple[TensorEntry, ...]) -> None:
     for before, after in pairwise(ordered):
         if before.offset + before.size > after.offset:
             raise CheckpointError(
-                f"{show(before.path)}: tensors {show(before.name)} and {show(after.name)} overlap "
+                f"{show_path(before.path)}: tensors {show(before.name)} and {show(after.name)} overlap "
                 f"(bytes {before.offset}..{before.offset + before.size} and "
                 f"{after.offset}..{after.offset + after.size}); {_REMEDY}"
             )

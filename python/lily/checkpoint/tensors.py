@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lily.checkpoint.files import CheckpointFiles
-from lily.checkpoint.json_file import show
 from lily.checkpoint.names import is_skipped, split_prefix, summarise
 from lily.checkpoint.safetensors_header import SafetensorsFile, TensorEntry, read_header
+from lily.checkpoint.show import show, show_path
+from lily.checkpoint.source import FileIdentity
 from lily.errors import CheckpointError
+
+_MAX_NAMED_FILES = 4  # in one error
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class TensorTable:
     skipped: tuple[TensorEntry, ...]  # vision, multi-token prediction
     unknown: tuple[TensorEntry, ...]
     prefix: str  # the prefix that most tensors of the text model have
-    file_sizes: dict[Path, int]
+    identities: dict[Path, FileIdentity]
 
 
 def read_tensors(files: CheckpointFiles) -> TensorTable:
@@ -45,15 +48,15 @@ def read_tensors(files: CheckpointFiles) -> TensorTable:
         prefix, name = parts
         if name in text:
             raise CheckpointError(
-                f"{entry.label}: is the same tensor as {show(text[name].name)} in {show(text[name].path)}, "
+                f"{entry.label}: is the same tensor as {show(text[name].name)} in {show_path(text[name].path)}, "
                 "under another prefix; remove the files that do not belong to the checkpoint"
             )
         text[name] = entry
         if not name.startswith("lm_head."):
             prefixes[prefix] += 1
     prefix = prefixes.most_common(1)[0][0] if prefixes else "language_model.model."
-    sizes = {header.path: header.size for header in headers}
-    return TensorTable(text, tuple(skipped), tuple(unknown), prefix, sizes)
+    identities = {header.path: header.identity for header in headers}
+    return TensorTable(text, tuple(skipped), tuple(unknown), prefix, identities)
 
 
 def _by_raw_name(headers: list[SafetensorsFile]) -> dict[str, TensorEntry]:
@@ -63,7 +66,7 @@ def _by_raw_name(headers: list[SafetensorsFile]) -> dict[str, TensorEntry]:
             other = by_name.setdefault(entry.name, entry)
             if other is not entry:
                 raise CheckpointError(
-                    f"{entry.label}: is also in {show(other.path)}; "
+                    f"{entry.label}: is also in {show_path(other.path)}; "
                     "remove the file that does not belong to the checkpoint"
                 )
     return by_name
@@ -78,8 +81,10 @@ def _check_index(files: CheckpointFiles, by_name: dict[str, TensorEntry]) -> Non
         if entry is None or entry.path != files.directory / file_name:
             wrong.setdefault(file_name, []).append(show(raw))
     if wrong:
-        details = "; ".join(f"{show(name)} lacks {summarise(tensors)}" for name, tensors in sorted(wrong.items()))
+        details = "; ".join(
+            f"{show(name)} lacks {summarise(tensors)}" for name, tensors in sorted(wrong.items())[:_MAX_NAMED_FILES]
+        )
         raise CheckpointError(
-            f"{show(files.index)}: does not match its files: {details}; "
+            f"{show_path(files.index)}: does not match its files: {details}; "
             "take the index and all shards from the same source"
         )

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from lily.checkpoint.config import LayerType, ModelConfig
-from lily.checkpoint.json_file import show
 from lily.checkpoint.names import summarise
-from lily.checkpoint.quantization import Quantization
+from lily.checkpoint.quantization import Quantization, other_quantization
 from lily.checkpoint.safetensors_header import TensorEntry
+from lily.checkpoint.show import show, show_path
 from lily.checkpoint.source import (
     CheckpointSource,
     ElementType,
@@ -87,10 +87,10 @@ class WeightResolver:
         self._head()
         self._refuse_missing()
         unneeded = self._refuse_unexpected()
-        sizes = self._table.file_sizes
+        identities = self._table.identities
         source = CheckpointSource(
             tuple(str(path) for path in self._files),
-            tuple(sizes[path] for path in self._files),
+            tuple(identities[path] for path in self._files),
             tuple(self._matrices),
             tuple(self._vectors),
         )
@@ -150,13 +150,17 @@ class WeightResolver:
         layouts = self._layouts.get(name, {"switch_mlp"})
         if len(layouts) > 1:
             raise CheckpointError(
-                f"{show(self._any_path())}: the experts of {show(name)} are stored in several layouts; "
+                f"{show_path(self._any_path())}: the experts of {show(name)} are stored in several layouts; "
                 "remove the files that do not belong to the checkpoint"
             )
         if layouts == {"experts"}:
-            self._fused_experts(name)
+            self._fused_experts(name, f"{name}.experts")
             return
         inner = config.moe_intermediate_size
+        stacked = f"{name}.switch_mlp"
+        if any(f"{stacked}.gate_up_proj{ending}" in self._table.text for ending in (".weight", "")):
+            self._fused_experts(name, stacked)
+            return
         for projection, rows, columns in (
             ("gate_proj", inner, hidden), ("up_proj", inner, hidden), ("down_proj", hidden, inner)
         ):  # fmt: skip
@@ -169,15 +173,15 @@ class WeightResolver:
                 if block is not None:
                     self._add_matrix(canonical, rows, columns, [block])
 
-    def _fused_experts(self, name: str) -> None:
-        """The vendor's layout: gate and up in one tensor [experts, 2 x inner, hidden], gate rows first."""
+    def _fused_experts(self, name: str, stored: str) -> None:
+        """Gate and up in one tensor [experts, 2 x inner, hidden], gate rows first, as the vendor stores them."""
         config = self._config
         hidden, inner, count = config.hidden_size, config.moe_intermediate_size, config.num_experts
-        both = self._block(f"{name}.experts.gate_up_proj", 2 * inner, hidden, count, bare=True)
+        both = self._block(f"{stored}.gate_up_proj", 2 * inner, hidden, count, bare=True)
         if both is not None:
             self._add_matrix(f"{name}.experts.gate_proj", inner, hidden, [both], 0, 2)
             self._add_matrix(f"{name}.experts.up_proj", inner, hidden, [both], 1, 2)
-        down = self._block(f"{name}.experts.down_proj", hidden, inner, count, bare=True)
+        down = self._block(f"{stored}.down_proj", hidden, inner, count, bare=True)
         if down is not None:
             self._add_matrix(f"{name}.experts.down_proj", hidden, inner, [down])
 
@@ -233,10 +237,10 @@ class WeightResolver:
             return _Block(MatrixFormat.plain, element_type, 0, count or 1, (weight,))
         if quantization.forbids(module):
             self._check(weight, _FLOATS, (*lead, rows, columns))
+        format, group_size = quantization.format(module)
         scales, biases = self._take(f"{module}.scales"), self._take(f"{module}.biases")
         if scales is None or biases is None:
             return None
-        format, group_size = quantization.format(module)
         if columns % group_size:
             self._mismatch(weight, f"has {columns} columns, not a multiple of its group size {group_size}")
         bits = 4 if format is MatrixFormat.affine4 else 8
@@ -275,9 +279,12 @@ class WeightResolver:
         self._mismatch(tensor, f"config.json{note} implies {' or '.join(types)} {expected}")
 
     def _mismatch(self, tensor: TensorEntry, problem: str) -> NoReturn:
-        raise CheckpointError(
-            f"{tensor.label}: {problem}; take config.json and all files from the same supported source"
-        )
+        other = self._other_quantization() or "take config.json and all files from the same supported source"
+        raise CheckpointError(f"{tensor.label}: {problem}; {other}")
+
+    def _other_quantization(self) -> str:
+        entries = (*self._table.text.values(), *self._table.unknown)
+        return other_quantization((entry.name, entry.dtype) for entry in entries)
 
     # The whole.
 
@@ -303,9 +310,10 @@ class WeightResolver:
             return
         prefix = self._table.prefix
         raw = (name if name.startswith("lm_head.") else prefix + name for name in self._missing)
+        remedy = "download the rest of the checkpoint, or take config.json from the same source as the files"
         raise CheckpointError(
-            f"{show(self._any_path())}: {len(self._missing)} tensors are missing: {summarise(raw)}; "
-            "download the rest of the checkpoint, or take config.json from the same source as the files"
+            f"{show_path(self._any_path())}: {len(self._missing)} tensors are missing: {summarise(raw)}; "
+            f"{self._other_quantization() or remedy}"
         )
 
     def _refuse_unexpected(self) -> list[TensorEntry]:
@@ -317,15 +325,16 @@ class WeightResolver:
                 (unneeded if self._tied and name.startswith("lm_head.") else unexpected).append(entry)
         if unexpected:
             names = summarise(show(entry.name) for entry in unexpected)
+            remedy = "take config.json and the files from one supported source"
             raise CheckpointError(
-                f"{show(unexpected[0].path)}: {len(unexpected)} tensors have no place in the model that "
-                f"config.json describes: {names}; take config.json and the files from one supported source"
+                f"{show_path(unexpected[0].path)}: {len(unexpected)} tensors have no place in the model that "
+                f"config.json describes: {names}; {self._other_quantization() or remedy}"
             )
         return unneeded
 
     def _any_path(self) -> Path:
         """A file for errors about no tensor in particular: the only one, or the directory of all."""
-        paths = list(self._table.file_sizes)
+        paths = list(self._table.identities)
         return paths[0] if len(paths) == 1 else paths[0].parent
 
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import jinja2
 
+from lily.checkpoint.json_file import read_optional_json_object
+from lily.checkpoint.read_file import TEMPLATE_LIMIT, exists, read_text
+from lily.checkpoint.show import show, show_names, show_path
 from lily.errors import InvalidArgumentError, TemplateError
 from lily.text.messages import prepare_messages
 from lily.text.template_environment import OUTPUT_LIMIT, TemplateRefusal, bounded_range, make_environment
-from lily.text.tokenizer_config import TokenizerConfig, read_tokenizer_config
+from lily.text.tokenizer_config import TokenizerConfig, named_templates, read_tokenizer_config
 
 __all__ = ["ChatTemplate", "checked_variables"]
 
@@ -49,16 +52,19 @@ class ChatTemplate:
         try:
             self._template = make_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(f"{origin}, line {error.lineno}: {error.message}") from error
+            raise TemplateError(f"{show_path(origin)}, line {error.lineno}: {show(error.message)}") from error
         except Exception as error:  # deep nesting and constant folding fail in many ways
-            raise TemplateError(f"{origin}: cannot be compiled ({type(error).__name__}: {error})") from error
+            raise TemplateError(
+                f"{show_path(origin)}: cannot be compiled ({type(error).__name__}: {show(error)})"
+            ) from error
 
     @classmethod
     def from_directory(cls, directory: Path | str, name: str = "default") -> ChatTemplate:
         """Find and compile a checkpoint directory's chat template.
 
         ``chat_template.jinja`` (for the name ``"default"``) or ``additional_chat_templates/NAME.jinja`` win
-        over ``chat_template`` in tokenizer_config.json, which holds one template or several named ones.
+        over ``chat_template`` in tokenizer_config.json, which holds one template or several named ones, and that
+        over ``chat_template.json``.
 
         Raises
         ------
@@ -71,23 +77,29 @@ class ChatTemplate:
         config = read_tokenizer_config(directory)
         parts = ("chat_template.jinja",) if name == "default" else ("additional_chat_templates", f"{name}.jinja")
         path = directory.joinpath(*parts)
-        if Path(name).name == name and path.is_file():
-            return cls(_read_text(path), special_tokens=config.special_tokens, origin=str(path))
+        if Path(name).name == name and exists(path):
+            source = read_text(path, TemplateError, limit=TEMPLATE_LIMIT)
+            return cls(source, special_tokens=config.special_tokens, origin=str(path))
         return cls._from_config(directory, config, name)
 
     @classmethod
     def _from_config(cls, directory: Path, config: TokenizerConfig, name: str) -> ChatTemplate:
-        templates = config.chat_templates
+        path, templates = directory / "tokenizer_config.json", config.chat_templates
+        if not templates:
+            path = directory / "chat_template.json"
+            fields = read_optional_json_object(path, TemplateError, limit=TEMPLATE_LIMIT) or {}
+            templates = named_templates(path, fields.get("chat_template"), TemplateError)
         if not templates:
             raise TemplateError(
-                f"{directory}: no chat template, neither chat_template.jinja nor chat_template in "
-                "tokenizer_config.json; add one of them, or use raw prompts"
+                f"{show_path(directory)}: no chat template, neither chat_template.jinja nor chat_template in "
+                "tokenizer_config.json or chat_template.json; add one of them, or use raw prompts"
             )
         if name not in templates:
             raise TemplateError(
-                f"{directory}: no chat template named {name!r}; there are {', '.join(sorted(templates))}"
+                f"{show_path(directory)}: no chat template named {show(repr(name))}; there are "
+                f"{show_names(sorted(templates))}"
             )
-        origin = f"{directory / 'tokenizer_config.json'}, chat_template {name!r}"
+        origin = f"{path}, chat_template {name!r}"
         return cls(templates[name], special_tokens=config.special_tokens, origin=origin)
 
     @property
@@ -139,9 +151,11 @@ class ChatTemplate:
         except TemplateError:
             raise
         except TemplateRefusal as error:
-            raise TemplateError(f"the chat template refuses the messages: {error}") from error
+            raise TemplateError(f"the chat template refuses the messages: {show(error)}") from error
         except Exception as error:  # a template can fail in every way that Python code can
-            raise TemplateError(f"the chat template: rendering failed ({type(error).__name__}: {error})") from error
+            raise TemplateError(
+                f"the chat template: rendering failed ({type(error).__name__}: {show(error)})"
+            ) from error
 
     def _generate(self, variables: dict[str, Any]) -> str:
         pieces: list[str] = []
@@ -171,12 +185,3 @@ def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(name, str) or not name.isidentifier() or name in _RESERVED:
             raise InvalidArgumentError(f"template_options: {str(name)[:80]!r} cannot be set")
     return dict(variables)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TemplateError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except UnicodeDecodeError as error:
-        raise TemplateError(f"{path}: not UTF-8 text ({error.reason})") from error

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lily.checkpoint.json_file import read_optional_json_object
+from lily.checkpoint.read_file import GENERATION_CONFIG_LIMIT
+from lily.checkpoint.show import show_path, show_value
 from lily.errors import ConfigError
-from lily.text.json_file import read_json_object
 
 __all__ = ["GenerationDefaults", "read_generation_defaults"]
 
@@ -55,16 +57,18 @@ def read_generation_defaults(directory: Path | str) -> GenerationDefaults:
         The file is damaged, or a field has a wrong type or a value out of its range.
     """
     path = Path(directory) / "generation_config.json"
-    fields = read_json_object(path, ConfigError) or {}
+    fields = read_optional_json_object(path, ConfigError, limit=GENERATION_CONFIG_LIMIT) or {}
     do_sample = fields.get("do_sample")
     if do_sample is not None and not isinstance(do_sample, bool):
-        raise ConfigError(f"{path}: do_sample must be true, false or null, but is {do_sample!r}")
+        raise ConfigError(f"{show_path(path)}: do_sample must be true, false or null, but is {show_value(do_sample)}")
     top_k = fields.get("top_k")
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0):
-        raise ConfigError(f"{path}: top_k must be an integer of at least 0 or null, but is {top_k!r}")
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k < 1 << 63):
+        raise ConfigError(
+            f"{show_path(path)}: top_k must be an integer from 0 to 2^63 - 1 or null, but is {show_value(top_k)}"
+        )
     penalty = _number(path, fields, "repetition_penalty", math.inf)
     if penalty == 0:
-        raise ConfigError(f"{path}: repetition_penalty must be above 0")
+        raise ConfigError(f"{show_path(path)}: repetition_penalty must be above 0")
     return GenerationDefaults(
         do_sample=do_sample,
         temperature=_number(path, fields, "temperature", math.inf),
@@ -80,12 +84,12 @@ def _number(path: Path, fields: dict[str, Any], name: str, highest: float) -> fl
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigError(f"{path}: {name} must be a number or null, but is {value!r}")
+        raise ConfigError(f"{show_path(path)}: {name} must be a number or null, but is {show_value(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or not 0 <= number <= highest:
         limits = "at least 0" if highest == math.inf else f"from 0 to {highest:g}"
-        raise ConfigError(f"{path}: {name} must be a finite number, {limits}, but is {value!r}")
+        raise ConfigError(f"{show_path(path)}: {name} must be a finite number, {limits}, but is {show_value(value)}")
     return number

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lily.checkpoint.json_file import read_optional_json_object
+from lily.checkpoint.read_file import CONFIG_LIMIT
+from lily.checkpoint.show import show, show_path, show_value
 from lily.errors import ConfigError, TokenizerError
-from lily.text.json_file import read_json_object
 from lily.text.tokenizer import Tokenizer
 from lily.text.tokenizer_config import read_tokenizer_config
 
@@ -36,7 +38,7 @@ def read_stop_tokens(directory: Path | str, *, vocab_size: int, tokenizer: Token
     stops: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         path = directory / name
-        fields = read_json_object(path, ConfigError) or {}
+        fields = read_optional_json_object(path, ConfigError, limit=CONFIG_LIMIT) or {}
         stops |= _ids(path, "eos_token_id", fields.get("eos_token_id"), vocab_size)
         text_fields = fields.get("text_config")
         if isinstance(text_fields, dict):
@@ -50,9 +52,14 @@ def _ids(path: Path, field: str, value: Any, vocab_size: int) -> set[int]:
     entries = value if isinstance(value, list) else [] if value is None else [value]
     for entry in entries:
         if isinstance(entry, bool) or not isinstance(entry, int):
-            raise ConfigError(f"{path}: {field} must be an integer, a list of integers or null, but holds {entry!r}")
+            raise ConfigError(
+                f"{show_path(path)}: {field} must be an integer, a list of integers or null, but "
+                f"holds {show_value(entry)}"
+            )
         if not 0 <= entry < vocab_size:
-            raise ConfigError(f"{path}: {field} holds {entry}, which is outside the vocabulary of {vocab_size} ids")
+            raise ConfigError(
+                f"{show_path(path)}: {field} holds {show_value(entry)}, outside the vocabulary of {vocab_size} ids"
+            )
     return set(entries)
 
 
@@ -63,9 +70,10 @@ def _tokenizer_stop(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> s
     token_id = tokenizer.token_id(token)
     path = directory / "tokenizer_config.json"
     if token_id is None:
-        raise TokenizerError(f"{path}: eos_token {token!r} is not in tokenizer.json")
+        raise TokenizerError(f"{show_path(path)}: eos_token {show(repr(token))} is not in tokenizer.json")
     if token_id >= vocab_size:
         raise TokenizerError(
-            f"{path}: eos_token {token!r} has id {token_id}, outside the vocabulary of {vocab_size} ids"
+            f"{show_path(path)}: eos_token {show(repr(token))} has id {token_id}, "
+            f"outside the vocabulary of {vocab_size} ids"
         )
     return {token_id}

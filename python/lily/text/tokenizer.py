@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import tokenizers
 
+from lily.checkpoint.json_file import checked_json_text
+from lily.checkpoint.read_file import TOKENIZER_LIMIT, exists, read_file
+from lily.checkpoint.show import show, show_path
 from lily.errors import InvalidArgumentError, TokenizerError
 from lily.text.detokenizer import StreamingDetokenizer
 
@@ -33,7 +35,6 @@ class Tokenizer:
             The text is not a usable byte-level tokenizer.
         """
         self._origin = origin
-        self._source = source
         self._tokenizer = _build(source, origin)
         self._added = {
             token_id: (token.content, bool(token.special))
@@ -60,18 +61,13 @@ class Tokenizer:
     def from_file(cls, path: Path | str) -> Tokenizer:
         """Read a tokenizer.json file; errors as for `from_directory`."""
         path = Path(path)
-        try:
-            source = path.read_text(encoding="utf-8")
-        except FileNotFoundError as error:
+        if not exists(path):
             raise TokenizerError(
-                f"{path.parent}: {path.name} is missing; put the checkpoint's {path.name} there, "
+                f"{show_path(path.parent)}: {path.name} is missing; put the checkpoint's {path.name} there, "
                 "or use token ids instead of text"
-            ) from error
-        except OSError as error:
-            raise TokenizerError(f"{path}: cannot be read ({error.strerror or error})") from error
-        except UnicodeDecodeError as error:
-            raise TokenizerError(f"{path}: not UTF-8 text ({error.reason}); download the file again") from error
-        return cls(source, origin=str(path))
+            )
+        data = read_file(path, TokenizerError, limit=TOKENIZER_LIMIT)
+        return cls(checked_json_text(data, str(path), TokenizerError), origin=str(path))
 
     @property
     def vocab_size(self) -> int:
@@ -179,9 +175,10 @@ class Tokenizer:
     @functools.cached_property
     def _plain_tokenizer(self) -> tokenizers.Tokenizer:
         """The same vocabulary without added tokens: `encode_special_tokens` would still match <think>."""
-        fields = json.loads(self._source)
-        fields["added_tokens"] = []
-        return _build(json.dumps(fields, ensure_ascii=False), self._origin)
+        plain = tokenizers.Tokenizer(self._tokenizer.model)  # which the two share
+        for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+            setattr(plain, part, getattr(self._tokenizer, part))
+        return plain
 
 
 def _build(source: str, origin: str) -> tokenizers.Tokenizer:
@@ -190,7 +187,9 @@ def _build(source: str, origin: str) -> tokenizers.Tokenizer:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in the Rust library is no Exception
-        raise TokenizerError(f"{origin}: not a usable tokenizer ({error}); download the file again") from error
+        raise TokenizerError(
+            f"{show_path(origin)}: not a usable tokenizer ({show(error)}); download the file again"
+        ) from error
     if not isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel):
         kind = type(tokenizer.decoder).__name__
         raise TokenizerError(f"{origin}: only byte-level tokenizers are supported; this file's decoder is {kind}")

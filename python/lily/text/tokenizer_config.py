@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lily.errors import TokenizerError
-from lily.text.json_file import read_json_object
+from lily.checkpoint.json_file import read_optional_json_object
+from lily.checkpoint.read_file import TOKENIZER_CONFIG_LIMIT
+from lily.checkpoint.show import show_path
+from lily.errors import LilyError, TokenizerError
 
-__all__ = ["TokenizerConfig", "read_tokenizer_config"]
+__all__ = ["TokenizerConfig", "named_templates", "read_tokenizer_config"]
 
 _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -40,22 +42,23 @@ def read_tokenizer_config(directory: Path | str) -> TokenizerConfig:
         The file is damaged, or one of the fields used has a wrong type.
     """
     path = Path(directory) / "tokenizer_config.json"
-    fields = read_json_object(path, TokenizerError)
+    fields = read_optional_json_object(path, TokenizerError, limit=TOKENIZER_CONFIG_LIMIT)
     if fields is None:
         return TokenizerConfig()
     tokens = {name: _token_text(path, name, fields[name]) for name in _TOKEN_NAMES if fields.get(name) is not None}
-    return TokenizerConfig(tokens, _chat_templates(path, fields.get("chat_template")))
+    return TokenizerConfig(tokens, named_templates(path, fields.get("chat_template"), TokenizerError))
 
 
 def _token_text(path: Path, name: str, value: Any) -> str:
     # Older writers store the whole AddedToken as an object.
     text = value.get("content") if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise TokenizerError(f"{path}: {name} must be a string, an object with a content string, or null")
+        raise TokenizerError(f"{show_path(path)}: {name} must be a string, an object with a content string, or null")
     return text
 
 
-def _chat_templates(path: Path, value: Any) -> dict[str, str]:
+def named_templates(path: Path, value: Any, error_type: type[LilyError]) -> dict[str, str]:
+    """Chat templates by name: one string, or objects with name and template."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -64,8 +67,8 @@ def _chat_templates(path: Path, value: Any) -> dict[str, str]:
     for entry in value if isinstance(value, list) else [value]:
         name, source = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(source, str):
-            raise TokenizerError(
-                f"{path}: chat_template must be a string or a list of objects with strings name and template"
+            raise error_type(
+                f"{show_path(path)}: chat_template must be a string or a list of objects with strings name and template"
             )
         templates[name] = source
     return templates

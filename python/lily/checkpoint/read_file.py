@@ -1,0 +1,123 @@
+"""Opens and reads a checkpoint's files: regular ones of bounded size only, and never waits for anybody."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from lily.checkpoint.foreign_content import foreign_content
+from lily.checkpoint.show import reason, show, show_path
+from lily.errors import LilyError
+
+ErrorType = type[LilyError]
+
+RESTORE = "restore the file from the checkpoint's source"
+
+# Most bytes of each kind of file: several times what the largest models have.
+CONFIG_LIMIT = 16 << 20
+GENERATION_CONFIG_LIMIT = 1 << 20
+INDEX_LIMIT = 100_000_000
+TEMPLATE_LIMIT = 4 << 20
+TOKENIZER_CONFIG_LIMIT = 16 << 20
+TOKENIZER_LIMIT = 128 << 20
+
+# Not blocking: opening a pipe would wait for its writer. No controlling terminal either.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@contextmanager
+def open_file(path: Path, error_type: ErrorType, remedy: str = RESTORE) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """A regular file, open for unbuffered reading, and what its descriptor says about it.
+
+    Raises
+    ------
+    LilyError
+        Of type `error_type`: there is no such file, it cannot be opened or read, or it is not a regular file.
+        Errors of the system inside the with block become such errors, too.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
+                raise error_type(f"{show_path(path)}: cannot be read: it {kind} where one is expected; {remedy}")
+            yield file, status
+    except LilyError:
+        raise
+    except FileNotFoundError as error:
+        what = "is a link to no such file" if path.is_symlink() else "no such file"
+        raise error_type(f"{show_path(path)}: {what}; {remedy}") from error
+    except IsADirectoryError as error:
+        raise error_type(
+            f"{show_path(path)}: cannot be read: it is a directory where a file is expected; {remedy}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise error_type(
+            f"{show_path(path)}: cannot be read ({show(reason(error))}); check its permissions and the disk, "
+            f"or {remedy}"
+        ) from error
+
+
+def read_exactly(file: BinaryIO, count: int) -> bytes:
+    """The next `count` bytes, or fewer at the end of the file."""
+    parts: list[bytes] = []
+    while count > 0:
+        part = file.read(min(count, 1 << 28))
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def read_file(path: Path, error_type: ErrorType, *, limit: int, remedy: str = RESTORE) -> bytes:
+    """All bytes of a regular file that has at most `limit` of them.
+
+    Raises
+    ------
+    LilyError
+        Of type `error_type`: as for `open_file`, or the file is too large, changes meanwhile, or is something else
+        under this name: a Git LFS pointer, a web page, weights.
+    """
+    with open_file(path, error_type, remedy) as (file, status):
+        if status.st_size > limit:
+            raise error_type(
+                f"{show_path(path)}: {status.st_size} bytes are too large for such a file (limit {limit}); {remedy}"
+            )
+        data = read_exactly(file, status.st_size)
+        if len(data) != status.st_size or os.fstat(file.fileno()).st_size != status.st_size:
+            raise error_type(f"{show_path(path)}: changed its size while it was read; load the model again")
+    foreign = foreign_content(data)
+    if foreign is not None:
+        raise error_type(f"{show_path(path)}: {foreign}")
+    return data
+
+
+def read_text(path: Path, error_type: ErrorType, *, limit: int, remedy: str = RESTORE) -> str:
+    """The UTF-8 text of a file, without a byte order mark; errors as for `read_file`."""
+    return decode_text(read_file(path, error_type, limit=limit, remedy=remedy), str(path), error_type, remedy)
+
+
+def decode_text(data: bytes, where: str, error_type: ErrorType, remedy: str = RESTORE) -> str:
+    """UTF-8 text, without a byte order mark; `where` names the file in errors."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) >= 2 and data[0] != data[1] and 0 in data[:2]):
+        raise error_type(f"{show_path(where)}: is not UTF-8 text but UTF-16; save it as UTF-8, or {remedy}")
+    try:
+        return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise error_type(
+            f"{show_path(where)}: is not UTF-8 text ({error.reason} at byte {error.start}); {remedy}"
+        ) from error
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything by that name, be it a broken link."""
+    try:
+        return os.path.lexists(path)
+    except ValueError:
+        return False
