@@ -43,7 +43,7 @@ def parse_json_object(data: bytes, where: str, error_type: ErrorType) -> dict[st
 
     def integer(digits: str) -> int:
         if len(digits) > _MAX_DIGITS:
-            _fail(f"is not JSON of this kind (an integer of {len(digits)} digits)", where, error_type)
+            _fail(f"is not JSON (an integer has {len(digits)} digits)", where, error_type)
         return int(digits)
 
     parsed = _parse(text, where, error_type, parse_int=integer)

@@ -22,9 +22,14 @@ def load_model(
     prefix_cache_bytes: int | None = None,
     prefix_cache_dir: Path | None = None,
 ) -> Model:
-    """Load a model, with bars on a terminal; arguments and errors as for `lily.Model.load`."""
+    """Load a model, with bars on a terminal; arguments and errors as for `lily.Model.load`.
+
+    If a file of the model becomes shorter while a call reads it, the process ends with a line that names the file.
+    """
+    from lily import _core
     from lily.model import Model
 
+    _core.report_mapping_faults()
     with ProgressBars(unit="bytes") as bars:
         return Model.load(
             source,

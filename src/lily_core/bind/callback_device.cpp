@@ -104,9 +104,14 @@ class CallbackDevice final : public device::Device {
     return std::make_shared<HostBuffer>(size, storage, std::move(label));
   }
   [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
-                                                     const device::CopyProgress& /*progress*/) override {
-    return std::make_shared<HostBuffer>(data, size, std::move(label));
+                                                     const device::CopyProgress& progress) override {
+    if (!copies) return std::make_shared<HostBuffer>(data, size, std::move(label));
+    auto buffer = std::make_shared<HostBuffer>(size, BufferStorage::private_, std::move(label));
+    buffer->write(0, {data, size});
+    if (progress) progress(size, size);
+    return buffer;
   }
+  [[nodiscard]] bool copies_wrapped() const override { return copies; }
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override {
     auto& found = pipelines_[device::pipeline_key(kernel, constants)];
@@ -143,6 +148,7 @@ class CallbackDevice final : public device::Device {
   std::uint64_t allocation_limit = ~std::uint64_t{0};
   std::uint64_t memory_limit_bytes = 0;
   bool tensor_gemm = false;
+  bool copies = false;  // what is wrapped, as a GPU with memory of its own does
   [[nodiscard]] std::uint64_t submitted() const { return submitted_; }
 
  private:
@@ -201,7 +207,8 @@ void bind_callback_device(nb::module_& module) {
       .def_rw("failing_from", &CallbackDevice::failing_from)
       .def_rw("allocation_limit", &CallbackDevice::allocation_limit)
       .def_rw("memory_limit", &CallbackDevice::memory_limit_bytes)
-      .def_rw("tensor_gemm", &CallbackDevice::tensor_gemm);
+      .def_rw("tensor_gemm", &CallbackDevice::tensor_gemm)
+      .def_rw("copies", &CallbackDevice::copies);
 }
 
 }  // namespace lily::bind
