@@ -184,7 +184,7 @@ def test_malformed_config_templates_are_refused(directory, value):
 
 def test_undecodable_template_file(directory):
     (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(TemplateError, match=r"chat_template\.jinja: not UTF-8"):
+    with pytest.raises(TemplateError, match=r"chat_template\.jinja: is not UTF-8"):
         ChatTemplate.from_directory(directory)
 
 

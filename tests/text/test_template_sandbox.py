@@ -6,8 +6,10 @@ import json
 import pytest
 
 from lily.errors import TemplateError
-from lily.text import ChatTemplate
+from lily.text import ChatTemplate, template_budget
 
+BIG = "{% set s = 'x' * 999999 %}"
+GROW = "{%% set ns = namespace(s=['x']) %%}{%% for i in range(60) %%}{%% set ns.s = %s %%}{%% endfor %%}"
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -105,11 +107,88 @@ def test_leaving_the_sandbox_is_an_error(source):
         "{{ 10000000000 * [1] }}",
         "{{ 9 ** 99999999 }}",
         "{% for i in range(900) %}{{ 'x' * 999999 }}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for i in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
+        BIG + "{% for a in s %}{% for b in s %}{% endfor %}{% endfor %}",
+        BIG + "{% for a in s %}{% for b in s if false %}{% endfor %}{% endfor %}",
+        GROW % "ns.s ~ ns.s",
+        GROW % "ns.s + ns.s",
+        GROW % "[ns.s, ns.s]" + "{{ ns.s }}",
+        GROW % "[ns.s, ns.s]" + "{{ ns.s | tojson }}",
+        GROW % "[ns.s, ns.s]" + "{{ ns.s | string }}",
+        GROW % "[ns.s, ns.s]" + "{{ 'a' ~ ns.s }}",
+        GROW % "[ns.s, ns.s]" + "{{ '%s' % ns.s }}",
+        GROW % "[ns.s, ns.s]" + "{{ '{}'.format(ns.s) }}",
+        "{% set ns = namespace(n=9) %}{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
+        "{% set ns = namespace(n=9) %}{% for i in range(60) %}{% set ns.n = ns.n ** 60 %}{% endfor %}",
+        "{% set x %}a{% endset %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60,
+        "{% set x %}{% for a in range(900000) %}" + "A" * 100_000 + "{% endfor %}{% endset %}",
+        BIG + "{% set x %}{% for a in s %}{{ s }}{% endfor %}{% endset %}",
+        BIG + "{% filter upper %}{% for a in s %}{{ s }}{% endfor %}{% endfilter %}",
+        BIG + "{% for a in s %}{% set t = s | upper %}{% endfor %}",
+        BIG + "{% for a in s %}{% set t = s.upper() %}{% endfor %}",
+        BIG + "{{ ([s] * 1000000) | join }}",
+        BIG + "{{ ([s] * 1000000) | select | join }}",
+        BIG + "{{ ''.join([s] * 1000000) }}",
+        BIG + "{{ ''.join(([s] * 1000000) | select) }}",
+        BIG + "{{ ([s] * 1000000) | map('upper') | list }}",
+        BIG + "{{ ([s] * 1000000) | sort }}",
+        BIG + "{{ ([{'a': s}] * 1000000) | groupby('a') }}",
+        BIG + "{{ s.replace('x', s) }}",
+        BIG + "{{ s | replace('x', s) }}",
+        BIG + "{{ s.translate({120: s}) }}",
+        BIG + "{{ (s | replace('x', '\t')).expandtabs(999999) }}",
+        BIG + "{{ s | replace('x', '\n') | indent(999999) }}",
+        "{{ 'x' | center(10000000000) }}",
+        "{{ 'x'.ljust(10000000000) }}",
+        "{{ '%09999999999d' % 1 }}",
+        "{{ '%*d' % (10000000000, 1) }}",
+        "{{ '{:>9999999999}'.format(1) }}",
+        "{{ '{:>{w}}'.format(1, w=10000000000) }}",
+        "{{ (1).to_bytes(10000000000, 'big') }}",
+        "{{ 1 | round(1000000000) }}",
+        "{{ 'x' | batch(1000000000, 'y') | list }}",
+        "{{ lipsum(n=1000000) }}",
     ],
 )
-def test_runaway_templates_are_stopped(source):
-    with pytest.raises(TemplateError):
+def test_runaway_templates_are_stopped(source, monkeypatch):
+    monkeypatch.setattr(template_budget, "_SECONDS", 0.5)
+    with pytest.raises(TemplateError) as caught:
         render(source)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_template_of_any_length_is_refused():
+    with pytest.raises(TemplateError, match="too many for a template"):
+        ChatTemplate("x" * 600_000)
+
+
+def test_ordinary_work_is_no_runaway():
+    """Far more than any conversation asks of a template, with everything that is counted."""
+    messages = [{"role": "user", "content": "x" * 1000 + str(number)} for number in range(2000)]
+    source = (
+        "{% macro show(m) %}{{ m.role ~ ': ' + m.content | trim }}{% endmacro %}{% set ns = namespace(n=0) %}"
+        "{% for m in messages %}{% set text %}{{ show(m) }}{% endset %}"
+        "{% set ns.n = ns.n + text | length %}{{ text }}\n"
+        "{% endfor %}{{ ns.n }} {{ '%s of %d' % ('a', 3) }} {{ '{:>4}'.format(7) }} {{ 'a'.ljust(3) }}|"
+        "{{ [3, 1] | sort | join(',') }} {{ 'ab' | replace('b', 'cc') | indent(2, true) }} {{ 1234567890123 * 3 }} "
+        "{{ ['b', 'a'] | map('upper') | join }} {{ [[1], {'k': 'v'}] }} {{ 2.345 | round(2) }} {{ 'a-' * 3 }}"
+    )
+    text = ChatTemplate(source).render(messages)
+    assert text.startswith("user: " + "x" * 1000 + "0\n")
+    total = sum(len(f"user: {m['content']}") for m in messages)
+    assert text.endswith(f"\n{total} a of 3    7 a  |1,3   acc 3703703670369 BA [[1], {{'k': 'v'}}] 2.35 a-a-a-"), text[
+        -200:
+    ]
+
+
+@pytest.mark.parametrize("opening", ["{% generation %}", "{%- generation -%}"])
+def test_the_training_tag_renders_as_its_contents(opening):
+    source = "{% for i in range(3) %}" + opening + "{{ i }}{% if i == 1 %}!{% endif %}{% endgeneration %};{% endfor %}"
+    assert render(source) == "0;1!;2;"
+    with pytest.raises(TemplateError, match="line 1"):
+        ChatTemplate("{% generation %}no end")
 
 
 def test_bounds_leave_ordinary_templates_alone():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lily._version import DISTRIBUTION
+from lily.checkpoint.foreign_content import foreign_name
 from lily.checkpoint.show import show
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
 
@@ -19,6 +21,12 @@ BUNDLED_MODELS = ("lily-tiny",)
 HUB_PATTERNS = (
     "*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "merges.txt", "vocab.txt"
 )  # fmt: skip
+
+_HUB_IGNORED = ("._*", "*/._*")  # of macOS, beside files that have these names
+# Endings of files, which no model of the Hub has.
+_FILE_SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model")
+
+logger = logging.getLogger("lily")
 
 # Called with (what is being done, bytes done, bytes in all or 0 where not yet known), from any thread.
 Progress = Callable[[str, int, int], None]
@@ -33,7 +41,8 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
     ----------
     source
         A directory; a .safetensors file beside its config.json; the name of a bundled model ("lily-tiny");
-        or a Hub id "owner/name", optionally with "@revision". A path that exists goes before a Hub id.
+        or a Hub id "owner/name", optionally with "@revision". A path that exists goes before a Hub id, and nothing
+        is asked of the Hub where a directory "owner" exists or the name is that of a file.
     progress
         For downloads: a callable (what, done, total); True or False to show a progress bar or not;
         None shows one where standard error is a terminal.
@@ -51,19 +60,34 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
         raise InvalidArgumentError(f"a model is named by a string or a path, not {type(source).__name__}")
     name = os.fspath(source)
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgumentError(f"a model is named by a non-empty string or path, not {name!r}")
+        raise InvalidArgumentError(f"a model is named by a non-empty string or path, not {show(repr(name))}")
     if name in BUNDLED_MODELS and isinstance(source, str):
         return Path(__file__).resolve().parent.parent / "data" / name
     path = _expanded(name)
     if os.path.lexists(path):
         return path
     match = _HUB_ID.fullmatch(name)
-    if match is not None and isinstance(source, str) and not name.endswith(".safetensors"):
+    if match is not None and isinstance(source, str) and _is_plausible(match[1]):
+        folder = match[1].split("/", maxsplit=1)[0]
+        if os.path.lexists(folder):
+            raise CheckpointError(
+                f"{show(name)}: no such file or directory, though {show(folder)} exists; correct the path, or, if a "
+                "model of the Hub is meant, call from another directory"
+            )
+        logger.info("%s: no such directory; asking the Hub", name)
         return _download(match[1], match[2], progress)
     raise CheckpointError(
         f"{show(name)}: no such file or directory; give a checkpoint's directory, its .safetensors file, "
         f"a bundled model ({', '.join(BUNDLED_MODELS)}) or a Hub id like owner/name"
     )
+
+
+def _is_plausible(repository: str) -> bool:
+    """Whether the Hub could have a model of that name."""
+    name = repository.lower()
+    if name.endswith((*_FILE_SUFFIXES, ".git", ".", "-")) or ".." in name or "--" in name:
+        return False
+    return foreign_name(name.rsplit("/", maxsplit=1)[-1]) is None
 
 
 def _expanded(name: str) -> Path:
@@ -79,7 +103,7 @@ def _download(repository: str, revision: str | None, progress: Progress | bool |
         tqdm = importlib.import_module("huggingface_hub.utils").tqdm
     except ImportError as error:
         raise MissingExtraError(
-            f"{repository}: models of the Hub need huggingface_hub; install it with "
+            f"{repository}: no such directory here, and models of the Hub need huggingface_hub; install it with "
             f"pip install '{DISTRIBUTION}[hub]', or give the path of a checkpoint on this machine"
         ) from error
     try:
@@ -87,14 +111,16 @@ def _download(repository: str, revision: str | None, progress: Progress | bool |
             repository,
             revision=revision,
             allow_patterns=list(HUB_PATTERNS),
+            ignore_patterns=list(_HUB_IGNORED),
             tqdm_class=_bar(tqdm, progress, repository),
         )
     except LilyError:  # raised by the caller's progress callable, to stop
         raise
     except Exception as error:  # whatever the network and its libraries raise
         raise CheckpointError(
-            f"{repository}: cannot be fetched from the Hub: {_first_line(error)}; check the name, the "
-            "network and your access to it (HF_TOKEN), or give the path of a checkpoint on this machine"
+            f"{repository}: no such directory here, and it cannot be fetched from the Hub: "
+            f"{show(_first_line(error))}; check the name, the network and your access to it (HF_TOKEN), or give the "
+            "path of a checkpoint on this machine"
         ) from error
     return Path(folder)
 

@@ -13,7 +13,8 @@ from lily.checkpoint.read_file import TEMPLATE_LIMIT, exists, read_text
 from lily.checkpoint.show import show, show_names, show_path
 from lily.errors import InvalidArgumentError, TemplateError
 from lily.text.messages import prepare_messages
-from lily.text.template_environment import OUTPUT_LIMIT, TemplateRefusal, bounded_range, make_environment
+from lily.text.template_budget import OUTPUT_LIMIT, rendering_budget
+from lily.text.template_environment import TemplateRefusal, bounded_range, make_environment
 from lily.text.tokenizer_config import TokenizerConfig, named_templates, read_tokenizer_config
 
 __all__ = ["ChatTemplate", "checked_variables"]
@@ -46,6 +47,10 @@ class ChatTemplate:
         TemplateError
             The text is not a valid template.
         """
+        if len(source) > TEMPLATE_LIMIT:
+            raise TemplateError(
+                f"{show_path(origin)}: {len(source)} characters are too many for a template (limit {TEMPLATE_LIMIT})"
+            )
         self._source = source
         self._origin = origin
         self._special_tokens = dict(special_tokens or {})
@@ -147,7 +152,8 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._generate(variables)
+            with rendering_budget():
+                return self._generate(variables)
         except TemplateError:
             raise
         except TemplateRefusal as error:

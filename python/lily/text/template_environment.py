@@ -1,36 +1,116 @@
-"""The sandbox that chat templates run in: what they may call, and bounds on runaway templates.
+"""The sandbox that chat templates run in: what they may call, and how their work is counted.
 
-The bounds stop endless loops over `range`, oversized output and repetition bombs. They are a guard against
-broken templates; a hostile one can still waste memory in other ways, so load templates from sources you
-trust.
+A template is a program that comes with the checkpoint. It reaches no file, no network and no Python object but what it
+is given; its steps, texts and processor time are bounded (`template_budget`), and what would make something huge at
+once is refused before (`template_guards`). That stops broken templates and simple attacks. It is no proof: comparing
+values that are built for it can still keep a processor busy, so load templates from sources you trust.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import Undefined
+from jinja2 import Undefined, nodes
+from jinja2.compiler import CodeGenerator, Frame, MacroRef
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, is_internal_attribute
 
-__all__ = ["OUTPUT_LIMIT", "TemplateRefusal", "bounded_range", "make_environment"]
+from lily.text.template_budget import SHORT, counted, current_budget, text_size
+from lily.text.template_guards import CHECKED_OWNERS, check_format, checked_arguments, guard_filters, operate
 
-OUTPUT_LIMIT = 64 * 1024 * 1024  # characters
+__all__ = ["TemplateRefusal", "bounded_range", "make_environment"]
+
 RANGE_LIMIT = 1_000_000  # steps of range() in one rendering
-REPEAT_LIMIT = 1_000_000  # characters or items made by one multiplication
-POWER_LIMIT = 64  # highest exponent
+# What no chat template needs, and takes long on texts that are made for it.
+_NO_FILTERS = ("striptags", "urlize", "wordwrap")
+_NO_GLOBALS = ("lipsum",)
 
 
 class TemplateRefusal(jinja2.TemplateError):
     """A template called raise_exception: it does not accept the messages."""
 
 
+class _GenerationTag(Extension):
+    """{% generation %}...{% endgeneration %}, with which training marks what the assistant wrote: its contents."""
+
+    tags = {"generation"}  # noqa: RUF012 -- so named by Jinja
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _CountingGenerator(CodeGenerator):
+    """Compiles templates to code that counts its loops and macros and looks at the values that it puts out."""
+
+    _counter = "lily_count"  # a local name of the compiled functions, which the functions inside them see
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._counted: set[int] = set()  # identities of bodies
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 -- so named by Jinja
+        self._counted.add(id(node.body))
+        super().visit_For(node, frame)
+
+    def macro_body(self, node: nodes.Macro | nodes.CallBlock, frame: Frame) -> tuple[Frame, MacroRef]:
+        self._counted.add(id(node.body))
+        return super().macro_body(node, frame)
+
+    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        if frame.parent is None:
+            self.writeline(f"{self._counter} = environment.counter()")
+        elif id(nodes) in self._counted:
+            self.writeline(f"{self._counter}()")
+        super().blockvisit(nodes, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 -- so named by Jinja
+        self.write("concat((")
+        for part in node.nodes:
+            self.write("environment.as_text(")
+            self.visit(part, frame)
+            self.write("), ")
+        self.write("))")
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        self.write("environment.as_text(")
+
+
 class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(["*", "**"])
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+    code_generator_class = _CountingGenerator
+
+    @staticmethod
+    def counter() -> Callable[[], None]:
+        """What the compiled code calls for each body of a loop or a macro."""
+        return current_budget().step
+
+    @staticmethod
+    def as_text(value: Any) -> str:
+        """The text of a value that is put out, after a look at its size."""
+        if type(value) is not str:
+            if isinstance(value, (list, tuple, dict, set)):
+                current_budget().take(text_size(value))
+            return str(value)
+        return value
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """Join what a macro, a set block or ~ has put out."""
+        texts = parts if isinstance(parts, (list, tuple)) else list(parts)
+        if len(texts) == 1:
+            return texts[0]
+        size = sum(map(len, texts))
+        if size > SHORT:
+            current_budget().take(size)
+        return "".join(texts)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
         if attribute.startswith("__") or is_internal_attribute(obj, attribute):
@@ -38,13 +118,27 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().unsafe_undefined(obj, attribute)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and isinstance(right, (int, float)) and right > POWER_LIMIT:
-            raise SecurityError(f"an exponent above {POWER_LIMIT} is not allowed")
-        for sequence, count in ((left, right), (right, left)):
-            repeats = operator == "*" and hasattr(sequence, "__len__") and isinstance(count, int)
-            if repeats and len(sequence) * count > REPEAT_LIMIT:
-                raise SecurityError(f"a repetition to more than {REPEAT_LIMIT} items is not allowed")
-        return super().call_binop(context, operator, left, right)
+        if operator != "+":
+            return operate(operator, left, right)
+        result = left + right
+        return counted(result) if isinstance(result, (str, list)) and len(result) > SHORT else result
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 -- as Jinja's
+        if type(getattr(__obj, "__self__", None)) in CHECKED_OWNERS:
+            args = checked_arguments(__obj, args)
+        result = super().call(__context, __obj, *args, **kwargs)
+        return counted(result) if isinstance(result, (str, list)) and len(result) > SHORT else result
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        def checked(*args: Any, **kwargs: Any) -> str:
+            check_format(value.__self__, (*args, *kwargs.values()), "{")
+            return wrapped(*args, **kwargs)
+
+        return checked
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
@@ -52,10 +146,15 @@ def make_environment() -> ImmutableSandboxedEnvironment:
     environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols"],
+        extensions=["jinja2.ext.loopcontrols", _GenerationTag],
         keep_trailing_newline=False,
     )
+    for name in _NO_FILTERS:
+        del environment.filters[name]
+    for name in _NO_GLOBALS:
+        del environment.globals[name]
     environment.filters["tojson"] = _to_json
+    guard_filters(environment.filters)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
