@@ -94,16 +94,17 @@ def test_damaged_and_foreign_files(load, prompt, tmp_path):
     file.write_bytes(content)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "other.lily-session").write_bytes(b"nothing")
-    abandoned, fresh = tmp_path / ".abandoned.partial", tmp_path / ".fresh.partial"
-    for partial in (abandoned, fresh):
-        partial.touch()
-    os.utime(abandoned, (time.time() - 7200,) * 2)
+    hidden = [tmp_path / name for name in (".abandoned.partial", ".bashrc", ".env", ".netrc")]
+    for path in hidden:
+        path.write_text("mine")
+        os.utime(path, (time.time() - 7200,) * 2)
     model = load(prefix_cache_dir=tmp_path)
     assert model.cache.stats().files == 1
     session = model.cached_session(ids)
     assert session.cached_tokens == 0
     assert_like_cold(model, session)
-    assert not file.exists() and not abandoned.exists() and fresh.exists()
+    assert not file.exists()
+    assert all(path.read_text() == "mine" for path in hidden)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     model.close()
     assert load(prefix_cache_dir=tmp_path).cached_session(ids).cached_tokens == 200

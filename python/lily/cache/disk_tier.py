@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import logging
 import threading
-import time
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ __all__ = ["DiskTier"]
 logger = logging.getLogger("lily")
 
 _SUFFIX = ".lily-session"
-_ABANDONED_SECONDS = 3600  # a hidden file older than that is the partial one of a process that was killed
 # Reading a file must save at least this many tokens of prefill.
 _MIN_GAIN_TOKENS = 64
 
@@ -162,10 +160,6 @@ class DiskTier:
                 status = path.stat()
                 if path.suffix == _SUFFIX and not path.name.startswith("."):
                     found.append((status.st_mtime, status.st_size, path))
-                elif (
-                    path.name.startswith(".") and path.is_file() and time.time() - status.st_mtime > _ABANDONED_SECONDS
-                ):
-                    path.unlink()
         for _, size, path in sorted(found):
             try:
                 ids = read_tokens(path, model)
