@@ -14,6 +14,7 @@ __all__ = [
     "LilyError",
     "MemoryLimitError",
     "MissingExtraError",
+    "NonFiniteError",
     "TemplateError",
     "TokenizerError",
 ]
@@ -57,6 +58,10 @@ class CancelledError(LilyError):
 
 class BackendError(LilyError, RuntimeError):
     """A compute backend is unavailable or failed."""
+
+
+class NonFiniteError(BackendError):
+    """Values that were computed or stored are NaN or infinite; the message names the first layer and position."""
 
 
 class TokenizerError(LilyError, ValueError):

@@ -20,11 +20,12 @@ from lily.cache import PrefixCache
 from lily.cache.cached_prefill import as_positions, cached_prefill
 from lily.cache.disk_tier import DiskTier
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, default_cache_bytes
+from lily.cache.own_files import cache_path
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.engine_options import COMPILING, COPYING, arithmetic_of, choose_backend, make_engine_options
 from lily.errors import ClosedError, ConfigError
-from lily.fingerprint import weights_fingerprint
+from lily.fingerprint import WeightsIdentity
 from lily.options import Options
 from lily.sampling import Sampling
 from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
@@ -80,6 +81,7 @@ class Model:
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._cache = PrefixCache(prefix_cache_bytes)
+        self._identity = WeightsIdentity(checkpoint)
         self._snapshot_interval = snapshot_interval
 
     @classmethod
@@ -173,6 +175,7 @@ class Model:
         disk_bytes = whole_number("prefix_cache_disk_bytes", prefix_cache_disk_bytes, 0)
         if prefix_cache_dir is not None and cache_bytes == 0:
             raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
+        cache_directory = None if prefix_cache_dir is None else cache_path(prefix_cache_dir)
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
         engine_options = make_engine_options(
             checkpoint,
@@ -204,8 +207,8 @@ class Model:
         if max_context is None and native.options.max_context < checkpoint.config.max_position_embeddings:
             logger.info("max_context is %d: the GPU's memory has room for no more", native.options.max_context)
         model = cls(checkpoint, native, prefix_cache_bytes=cache_bytes, snapshot_interval=interval, gpu_options=options)
-        if prefix_cache_dir is not None:
-            model._cache._attach(DiskTier(model, Path(prefix_cache_dir), disk_bytes))
+        if cache_directory is not None:
+            model._cache._attach(DiskTier(model, cache_directory, disk_bytes), model._identity)
         return model
 
     # -- sessions --------------------------------------------------------------------------------------------------
@@ -309,8 +312,7 @@ class Model:
 
     def close(self) -> None:
         """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine."""
-        if self._native is not None:
-            self._cache._write_files()
+        self._cache._close_files()
         for session in list(self._sessions):
             session.close()
         for snapshot in list(self._snapshots):
@@ -543,9 +545,10 @@ class Model:
         """What the bits of a state depend on besides the weights; states are not moved between two of these."""
         return arithmetic_of(self._open().options, self._gpu_options)
 
-    @cached_property
+    @property
     def _fingerprint(self) -> str:
-        return weights_fingerprint(self._checkpoint)
+        """The weights' identity. When it is first needed, it may take as long as reading them."""
+        return self._identity.get()
 
     def _open(self) -> _core.Model:
         if self._native is None:

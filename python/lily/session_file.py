@@ -4,76 +4,209 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
-import secrets
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from lily import _core
-from lily.errors import CheckpointError, InvalidArgumentError
+from lily.errors import CheckpointError, InvalidArgumentError, NonFiniteError
+from lily.regular_file import flush_directory, open_regular, partial_name, read_at
+from lily.session_header import (
+    ELEMENT_BYTES,
+    FORMAT,
+    VERSION,
+    DamagedSessionError,
+    SessionHeader,
+    check_belongs,
+    check_tensors,
+    dimensions_of,
+    read_header,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["load_snapshot", "read_tokens", "save_snapshot"]
+__all__ = ["load_snapshot", "read_tokens", "save_snapshot", "saved_size"]
 
-_FORMAT = "lily-session"
-_VERSION = 1
-_REMEDY = "prefill the tokens again and save the session anew"
-
-# NumPy has no bfloat16: its bits are stored as U16, and "kv_cache_type" in the file says what they are.
-_STORED_TYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(np.uint16),
+# What the values of a state's tensor are stored as: its name in safetensors, and NumPy's type. NumPy has no bfloat16:
+# its bits are stored as U16, and "kv_cache_type" in the file says what they are.
+_STORED: dict[str, tuple[str, np.dtype[Any]]] = {
+    "F32": ("F32", np.dtype(np.float32)),
+    "F16": ("F16", np.dtype(np.float16)),
+    "BF16": ("U16", np.dtype(np.uint16)),
+    "I32": ("I32", np.dtype(np.int32)),
 }
+_NO_CHECKSUM = "0" * 64  # in the header while the tensors are written
 
-Arrays = dict[str, npt.NDArray[Any]]
+Bytes = npt.NDArray[np.uint8]
 
 
-def save_snapshot(path: str | PathLike[str], model: Model, snapshot: _core.Snapshot, seed: int) -> None:
-    """Write a snapshot; `path` holds either what it held before or the complete new file."""
+@dataclass(frozen=True)
+class _Part:
+    """One tensor to be written."""
+
+    name: str
+    kind: str  # key of _STORED
+    shape: tuple[int, ...]
+    values: Callable[[], Bytes]
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * ELEMENT_BYTES[_STORED[self.kind][0]]
+
+
+def save_snapshot(
+    path: str | PathLike[str],
+    model: Model,
+    snapshot: _core.Snapshot,
+    seed: int,
+    *,
+    durable: bool = True,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Write a snapshot; `path` holds either what it held before or the complete new file.
+
+    Parameters
+    ----------
+    path, model, snapshot, seed
+        What to write where.
+    durable
+        Whether it must survive the loss of power, for which the disk is waited for.
+    check
+        Called between tensors; what it raises ends the writing.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    NonFiniteError
+        The state holds values that are not finite.
+    """
     target = _writable(Path(path))
-    logits = snapshot.logits
-    arrays: Arrays = {"tokens": snapshot.tokens}
-    if logits is not None:
-        arrays["logits"] = logits
-    for index, (name, kind, shape) in enumerate(snapshot.tensors()):
-        arrays[name] = snapshot.export_tensor(index).view(_STORED_TYPES[kind]).reshape(shape)
-    header = {
-        "format": _FORMAT,
-        "version": _VERSION,
+    parts = _parts(snapshot)
+    text = json.dumps(_fields(model, snapshot, seed), sort_keys=True)
+    partial = target.with_name(partial_name(target.name))
+    created = False
+    try:
+        with partial.open("xb", buffering=0) as stream:
+            created = True
+            _write(stream, text, parts, check)
+            if durable:
+                os.fsync(stream.fileno())
+        partial.replace(target)
+    except BaseException:
+        if created:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+        raise
+    if durable:
+        flush_directory(target.parent)
+
+
+def saved_size(model: Model, snapshot: _core.Snapshot) -> int:
+    """Bytes of the file that `save_snapshot` would write."""
+    parts = _parts(snapshot)
+    return len(_header(json.dumps(_fields(model, snapshot, 1 << 63)), parts)) + sum(part.size for part in parts)
+
+
+def load_snapshot(path: str | PathLike[str], model: Model) -> tuple[_core.Snapshot, int]:
+    """(snapshot, seed) of a file that was saved with the same weights."""
+    file = Path(path)
+    with _reading(file) as descriptor:
+        header = read_header(file, descriptor)
+        check_belongs(header, model, model._fingerprint)
+        state = check_tensors(header, model)
+        return _read_snapshot(header, descriptor, model, state), header.fields["seed"]
+
+
+def read_tokens(path: Path, model: Model) -> npt.NDArray[np.int32]:
+    """Token ids of a file that was saved with the same weights; its state is not read."""
+    with _reading(path) as descriptor:
+        header = read_header(path, descriptor)
+        check_belongs(header, model, model._fingerprint)
+        check_tensors(header, model)
+        return _read_tensor(header, descriptor, "tokens").view(np.int32)
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def _fields(model: Model, snapshot: _core.Snapshot, seed: int) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
         "fingerprint": model._fingerprint,
-        "dimensions": _dimensions(model),
+        "dimensions": dimensions_of(model),
         "kv_cache_type": model._open().options.kv_cache_type,
         "arithmetic": model._arithmetic,
-        "position": len(arrays["tokens"]),
+        "position": len(snapshot.tokens),
         "pending": snapshot.pending,
         "seed": seed,
     }
-    text = json.dumps(header, sort_keys=True)
-    metadata = {"lily": text, "sha256": _checksum(text, arrays)}
-    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    try:
-        save_file(arrays, partial, metadata)
-        _flush(partial)
-        partial.replace(target)
-    except SafetensorError as error:
-        raise OSError(f"{target}: cannot be written: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    _flush_directory(target.parent)
+
+
+def _parts(snapshot: _core.Snapshot) -> list[_Part]:
+    """Everything to be written, in the order of names, which is that of the checksum."""
+
+    def state(index: int) -> Callable[[], Bytes]:
+        return lambda: snapshot.export_tensor(index)
+
+    def of(array: npt.NDArray[Any]) -> Callable[[], Bytes]:
+        return lambda: array.view(np.uint8)
+
+    tokens, logits = snapshot.tokens, snapshot.logits
+    parts = [
+        _Part(name, kind, tuple(shape), state(index)) for index, (name, kind, shape) in enumerate(snapshot.tensors())
+    ]
+    parts.append(_Part("tokens", "I32", tokens.shape, of(tokens)))
+    if logits is not None:
+        parts.append(_Part("logits", "F32", logits.shape, of(logits)))
+    return sorted(parts, key=lambda part: part.name)
+
+
+def _header(text: str, parts: list[_Part]) -> bytes:
+    table: dict[str, Any] = {"__metadata__": {"lily": text, "sha256": _NO_CHECKSUM}}
+    offset = 0
+    for part in parts:
+        offsets = [offset, offset + part.size]
+        table[part.name] = {"dtype": _STORED[part.kind][0], "shape": part.shape, "data_offsets": offsets}
+        offset += part.size
+    data = json.dumps(table, separators=(",", ":")).encode()
+    data += b" " * (-len(data) % 8)
+    return len(data).to_bytes(8, "little") + data
+
+
+def _write(stream: BinaryIO, text: str, parts: list[_Part], check: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):  # where there are no locks, only the age of what is left behind tells
+        fcntl.flock(stream, fcntl.LOCK_EX)
+    header = _header(text, parts)
+    _write_all(stream, header)
+    digest = hashlib.sha256(text.encode())
+    for part in parts:
+        check()
+        values = part.values()
+        _check_finite(part.name, part.kind, part.shape, values)
+        digest.update(_description(part.name, _STORED[part.kind][1], part.shape))
+        digest.update(values.data)
+        _write_all(stream, values.data)
+    stream.seek(header.index(_NO_CHECKSUM.encode()))
+    _write_all(stream, digest.hexdigest().encode())
+
+
+def _write_all(stream: BinaryIO, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]
 
 
 def _writable(path: Path) -> Path:
@@ -86,151 +219,77 @@ def _writable(path: Path) -> Path:
     return target
 
 
-def load_snapshot(path: str | PathLike[str], model: Model) -> tuple[_core.Snapshot, int]:
-    """(snapshot, seed) of a file that was saved with the same weights."""
-    file = Path(path)
-    header, checksum, arrays = _read(file, model)
-    tokens = arrays["tokens"]
-    builder = _core.SnapshotBuilder(model._open(), len(tokens))
-    expected = builder.tensors()
-    _check_tensors(file, arrays, [(name, _STORED_TYPES[kind], tuple(shape)) for name, kind, shape in expected], model)
-    if _checksum(header["text"], arrays) != checksum:
-        _refuse(file, "its checksum does not fit its content: it is damaged")
-    for index, (name, _, _) in enumerate(expected):
-        builder.import_tensor(index, np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
-    logits = arrays.get("logits", np.empty(0, np.float32))
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def _read_snapshot(
+    header: SessionHeader, descriptor: int, model: Model, state: list[tuple[str, str]]
+) -> _core.Snapshot:
+    builder = _core.SnapshotBuilder(model._open(), header.position)
+    kinds = dict(state) | {"tokens": "I32", "logits": "F32"}
+    indices = {name: index for index, (name, _) in enumerate(state)}
+    kept: dict[str, Bytes] = {}
+    digest = hashlib.sha256(header.text.encode())
+    not_finite: NonFiniteError | None = None
+    for name in sorted(header.tensors):
+        values, shape = _read_tensor(header, descriptor, name), header.tensors[name].shape
+        digest.update(_description(name, _STORED[kinds[name]][1], shape))
+        digest.update(values.data)
+        try:
+            _check_finite(name, kinds[name], shape, values)
+        except NonFiniteError as error:
+            not_finite = not_finite or error
+        if name in indices:
+            builder.import_tensor(indices[name], values)
+        else:
+            kept[name] = values
+    if digest.hexdigest() != header.checksum:
+        raise DamagedSessionError(
+            f"{header.path}: its checksum does not fit its content: it is damaged; "
+            "prefill the tokens again and save the session anew"
+        )
+    if not_finite is not None:
+        raise NonFiniteError(f"{header.path}: {not_finite}")
+    logits = kept.get("logits", np.empty(0, np.uint8)).view(np.float32)
     try:
-        return builder.build(tokens, header["pending"], logits), header["seed"]
+        return builder.build(kept["tokens"].view(np.int32), header.fields["pending"], logits)
     except InvalidArgumentError as error:
-        _refuse(file, str(error))
+        refuse(header.path, str(error))
 
 
-def read_tokens(path: Path, model: Model) -> npt.NDArray[np.int32]:
-    """Token ids of a file that was saved with the same weights; its state is not read."""
-    with _reading(path), safe_open(path, framework="numpy") as stream:
-        _checked_header(path, stream.metadata() or {}, model)
-        tokens: npt.NDArray[np.int32] = stream.get_tensor("tokens")
-    if tokens.dtype != np.int32 or tokens.ndim != 1:
-        _refuse(path, "its tokens have the wrong type")
-    return tokens
-
-
-def _read(file: Path, model: Model) -> tuple[dict[str, Any], str, Arrays]:
-    with _reading(file), safe_open(file, framework="numpy") as stream:
-        metadata = stream.metadata() or {}
-        header = _checked_header(file, metadata, model)
-        names = sorted(stream.keys())
-        if "tokens" not in names:
-            _refuse(file, "it has no tokens")
-        position = stream.get_slice("tokens").get_shape()
-        if position != [header["position"]]:
-            _refuse(file, "its tokens do not fit its position")
-        arrays: Arrays = {name: stream.get_tensor(name) for name in names}
-    if arrays["tokens"].dtype != np.int32:
-        _refuse(file, "its tokens have the wrong type")
-    return header, metadata.get("sha256", ""), arrays
+def _read_tensor(header: SessionHeader, descriptor: int, name: str) -> Bytes:
+    tensor = header.tensors[name]
+    values = np.empty(tensor.size, np.uint8)
+    if not read_at(descriptor, tensor.offset, values.data):
+        raise DamagedSessionError(f"{header.path}: it was cut short while it was read; prefill the tokens again")
+    return values
 
 
 @contextlib.contextmanager
-def _reading(file: Path) -> Any:
+def _reading(file: Path) -> Iterator[int]:
     try:
-        if file.exists() and not file.is_file():  # opening a pipe would wait for its writer
-            _refuse(file, "it is not a regular file")
-        yield
-    except SafetensorError as error:
-        _refuse(file, f"it is damaged or incomplete ({error})")
+        with open_regular(file) as descriptor:
+            yield descriptor
     except FileNotFoundError:
         raise CheckpointError(f"{file}: there is no such session file") from None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        _refuse(file, f"it cannot be read ({error})")
+    except OSError as error:
+        refuse(file, f"it cannot be read: {'it is ' if error.errno == errno.EINVAL else ''}{error.strerror or error}")
 
 
-def _checked_header(file: Path, metadata: Mapping[str, str], model: Model) -> dict[str, Any]:
-    text = metadata.get("lily", "")
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        _refuse(file, "it is not a session file")
-    if header.get("version") != _VERSION:
-        raise CheckpointError(
-            f"{file}: it has version {header.get('version')!r} of the format, and this Lily reads version {_VERSION}"
-        )
-    saved, own = header.get("dimensions"), _dimensions(model)
-    if not isinstance(saved, dict):
-        _refuse(file, "it has no dimensions")
-    for name, value in own.items():
-        if saved.get(name) != value:
-            _refuse(file, f"it belongs to a model whose {name} is {saved.get(name)!r}, and this one's is {value!r}")
-    if header.get("fingerprint") != model._fingerprint:
-        _refuse(file, f"it was saved with other weights than those of {model.checkpoint.directory}")
-    if header.get("arithmetic") != model._arithmetic:
-        raise CheckpointError(
-            f"{file}: it was computed by {header.get('arithmetic')!r} and this model computes by "
-            f"{model._arithmetic!r}, which rounds otherwise; load the model with the file's backend and options"
-        )
-    pending, seed, position = header.get("pending"), header.get("seed"), header.get("position")
-    if not _is_count(position, 1 << 31) or not _is_count(seed, 1 << 64):
-        _refuse(file, "its position or seed is not a number")
-    if pending is not None and not _is_count(pending, 1 << 31):
-        _refuse(file, "its pending token is not a number")
-    return {**header, "text": text}
+# -- both ----------------------------------------------------------------------------------------------------------
 
 
-def _check_tensors(
-    file: Path, arrays: Arrays, expected: list[tuple[str, np.dtype[Any], tuple[int, ...]]], model: Model
-) -> None:
-    wanted = {name: (dtype, shape) for name, dtype, shape in expected}
-    wanted["tokens"] = (np.dtype(np.int32), arrays["tokens"].shape)
-    if "logits" in arrays:
-        wanted["logits"] = (np.dtype(np.float32), (model.config.vocab_size,))
-    for name, (dtype, shape) in wanted.items():
-        if name not in arrays:
-            _refuse(file, f"tensor {name!r} is missing")
-        found = arrays[name]
-        if found.dtype != dtype or found.shape != shape:
-            _refuse(file, f"tensor {name!r} is {found.dtype} {found.shape} and should be {dtype} {shape}")
-    unknown = arrays.keys() - wanted.keys()
-    if unknown:
-        _refuse(file, f"tensor {min(unknown)!r} is unknown")
+def _description(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return f"{name} {dtype} {shape}".encode()
 
 
-def _dimensions(model: Model) -> dict[str, Any]:
-    """Everything that the layout and meaning of the state depend on, as JSON gives it back."""
-    fields: dict[str, Any] = json.loads(json.dumps(asdict(model.config)))
-    return fields
-
-
-def _checksum(text: str, arrays: Arrays) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        array = arrays[name]
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _is_count(value: object, limit: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
-
-
-def _refuse(file: Path, problem: str) -> NoReturn:
-    raise CheckpointError(f"{file}: {problem}; {_REMEDY}")
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb+") as stream:
-        os.fsync(stream.fileno())
-
-
-def _flush_directory(directory: Path) -> None:
-    """Make the new name durable, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _check_finite(name: str, kind: str, shape: tuple[int, ...], values: Bytes) -> None:
+    """Refuse a tensor with NaN or infinities: whatever is computed from it is NaN as well."""
+    index = None if kind == "I32" else _core.first_non_finite(values, kind)
+    if index is None:
+        return
+    has_positions = name.endswith((".keys", ".values"))
+    where = f"position {index // (shape[1] * shape[2])}, {name}" if has_positions else name
+    raise NonFiniteError(
+        f"values of the state are not finite ({where}); prefill the tokens again in a session that has been reset"
+    )

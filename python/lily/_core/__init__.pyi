@@ -487,6 +487,14 @@ class Snapshot:
 
     def export_tensor(self, index: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
 
+def state_tensors(model: Model, position: int) -> list[tuple[str, str, list[int]]]:
+    """The tensors of a state at a position: (name, type, shape)."""
+
+def first_non_finite(values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], type: str) -> int | None:
+    """
+    Index of the first value that is NaN or infinite; None where all are finite.
+    """
+
 class SnapshotBuilder:
     """Rebuilds a snapshot from the tensors of a file."""
 

@@ -1,13 +1,16 @@
-"""The prefix cache's second tier: session files in a directory, kept over restarts."""
+"""The prefix cache's second tier: session files in a directory, kept over restarts and shared by processes."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import logging
+import math
+import os
 import threading
+import time
 import weakref
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
+from lily.cache.own_files import SUFFIX, CacheDirectory
 from lily.cache.radix_tree import Node, RadixTree
-from lily.errors import CheckpointError, ConfigError, LilyError
-from lily.session_file import load_snapshot, read_tokens, save_snapshot
+from lily.errors import CheckpointError, ConfigError, LilyError, NonFiniteError
+from lily.file_digest import FileStamp
+from lily.session_file import load_snapshot, read_tokens, save_snapshot, saved_size
+from lily.session_header import DamagedSessionError
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -27,149 +33,287 @@ __all__ = ["DiskTier"]
 
 logger = logging.getLogger("lily")
 
-_SUFFIX = ".lily-session"
-# Reading a file must save at least this many tokens of prefill.
-_MIN_GAIN_TOKENS = 64
+# Shorter prompts are computed as quickly as a file is found and read.
+_MIN_TOKENS = 64
+# Writing and reading that many bytes takes about as long as computing a token: a file must save as many tokens over
+# what is known already as its bytes cost.
+_BYTES_OF_A_TOKEN = 2 << 20
+# A change of the directory within this time of the latest look may have left its time as it was.
+_TICK_NS = 2_500_000_000
+# Each doubling of the prompts that begin with a file counts as much as a use that much later.
+_BRANCH_NS = 3600 * 1_000_000_000
 
 Ids = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _File:
-    path: Path
-    bytes: int
-    node: Node[str]
+    name: str
+    stamp: FileStamp
+    used_ns: int
+    node: Node[str] | None  # None: of other weights, or longer than this model's context
 
 
 class DiskTier:
-    """Session files of one model's prompts, found by their token ids; the least recently used go first. Thread-safe.
+    """Session files of prompts, found by their token ids; the least useful ones go first. Thread-safe.
 
+    The limit holds for all of the cache's files in the directory, those of other processes and models included.
     Failures of the disk never fail a request: they are logged, and the prompt is computed.
     """
 
     def __init__(self, model: Model, directory: Path, limit_bytes: int) -> None:
         self._model = weakref.ref(model)
-        self._directory = directory
+        self._directory = CacheDirectory(directory)
         self._limit = limit_bytes
         self._lock = threading.RLock()
         self._tree: RadixTree[str] = RadixTree()
-        self._files: OrderedDict[str, _File] = OrderedDict()  # by name, least recently used first
-        self._bytes = 0
+        self._files: dict[str, _File] = {}
+        self._foreign: dict[str, FileStamp] = {}  # of a fitting name, and not Lily's
+        self._kind = b""  # of states that this model reads; empty until the weights' identity is known
+        self._listed: tuple[int, int] | None = None
+        self._listed_ns = 0
+        self._failing = False
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._scan(model)
+            self._directory.make()
         except OSError as error:
             raise ConfigError(f"prefix_cache_dir: {directory} is no directory to use ({error.strerror})") from error
+
+    def open(self) -> None:
+        """Look at the files that are there; until then none is found or written. The model's identity is known."""
+        model = self._model()
+        if model is not None:
+            with self._lock:
+                self._kind = f"{model._fingerprint} {model._arithmetic}".encode()
+                self._refresh()
 
     @property
     def files(self) -> int:
         """Files of this model's weights in the directory."""
-        return len(self._files)
+        with self._lock:
+            return sum(file.node is not None for file in self._files.values())
 
     @property
     def bytes(self) -> int:
         """Their bytes."""
-        return self._bytes
+        with self._lock:
+            return sum(file.stamp.size for file in self._files.values() if file.node is not None)
 
     @property
     def limit_bytes(self) -> int:
-        """Most bytes that they may take."""
+        """Most bytes that all files of the cache in the directory may take."""
         return self._limit
+
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     def reach(self, ids: Ids, beyond: int) -> int:
         """Number of leading ids that `load` would give; 0 for none."""
         with self._lock:
+            self._refresh()
             node = self._find(ids, beyond)
             return 0 if node is None else node.length
 
     def load(self, ids: Ids, beyond: int) -> _core.Snapshot | None:
         """The snapshot of the longest prefix of `ids`, if it saves enough over one of `beyond` tokens."""
-        with self._lock:
-            node = self._find(ids, beyond)
-            if node is None or node.entry is None:
+        model = self._model()
+        while model is not None:
+            with self._lock:
+                self._refresh()
+                node = self._find(ids, beyond)
+                file = None if node is None or node.entry is None else self._files[node.entry]
+            if file is None:
                 return None
-            name = node.entry
-            path = self._files[name].path
-            self._files.move_to_end(name)
-        model = self._model()
-        if model is None:
-            return None
-        try:
-            snapshot, _ = load_snapshot(path, model)
-        except LilyError as error:
-            logger.warning("a file of the prefix cache cannot be used: %s", error)
-            self._forget(name)
-            return None
-        if not snapshot.has_logits or not np.array_equal(snapshot.tokens, ids[: len(snapshot.tokens)]):
-            self._forget(name)
-            return None
-        with contextlib.suppress(OSError):
-            path.touch()  # the order of use, for the next process
-        return snapshot
+            try:
+                snapshot, _ = load_snapshot(self._directory.path / file.name, model)
+            except CheckpointError as error:
+                self._give_up(file, error, damaged=isinstance(error, DamagedSessionError))
+                continue
+            except NonFiniteError as error:
+                self._give_up(file, error, damaged=True)
+                continue
+            except LilyError as error:  # the file is good, and the model has no room for it or is closed
+                logger.warning("a file of the prefix cache cannot be used now: %s", error)
+                return None
+            if not snapshot.has_logits or not np.array_equal(snapshot.tokens, ids[: len(snapshot.tokens)]):
+                self._give_up(file, CheckpointError(f"{file.name}: it is no prompt of the cache"), damaged=False)
+                continue
+            self.note_use(ids[: len(snapshot.tokens)])
+            return snapshot
+        return None
 
-    def store(self, snapshot: _core.Snapshot) -> None:
-        """Write a snapshot with logits, and delete the least recently used files above the limit."""
-        model = self._model()
-        if model is None or not snapshot.has_logits or snapshot.bytes > self._limit:
-            return
-        ids = snapshot.tokens
-        name = self._name(ids)
+    def note_use(self, ids: Ids) -> None:
+        """A prompt started from `ids`: the file at their end is in use, and those before it where several part."""
+        now = time.time_ns()
         with self._lock:
-            if name in self._files:
-                return
-        path = self._directory / name
-        try:
-            save_snapshot(path, model, snapshot, 0)
-            size = path.stat().st_size
-        except OSError as error:
-            logger.warning("the prefix cache cannot write to its directory: %s", error)
-            return
-        with self._lock:
-            self._register(name, ids, path, size)
-            while self._bytes > self._limit:
-                self._forget(next(iter(self._files)))
+            known = [node for node in self._tree.match(ids).path if node.entry is not None]
+            for index, node in enumerate(known):
+                if index in (0, len(known) - 1) or self._tree.continuations(node) > 1:
+                    self._touch(self._files[str(node.entry)], now)
 
     def _find(self, ids: Ids, beyond: int) -> Node[str] | None:
         node = next((node for node in reversed(self._tree.match(ids).path) if node.entry is not None), None)
-        return node if node is not None and node.length >= beyond + _MIN_GAIN_TOKENS else None
+        if node is None or node.length < max(_MIN_TOKENS, beyond + 1):
+            return None
+        size = self._files[str(node.entry)].stamp.size
+        return node if node.length - beyond >= size // _BYTES_OF_A_TOKEN else None
 
-    def _register(self, name: str, ids: Ids, path: Path, size: int) -> None:
-        if name in self._files:
+    def _touch(self, file: _File, now: int) -> None:
+        file.used_ns = now
+        with contextlib.suppress(OSError):  # for other processes, and the next one
+            os.utime(self._directory.path / file.name, ns=(now, now), follow_symlinks=False)
+
+    def _give_up(self, file: _File, error: Exception, *, damaged: bool) -> None:
+        logger.warning("a file of the prefix cache cannot be used: %s", error)
+        with self._lock:
+            self._unlist(file)
+            if damaged:
+                self._directory.remove(file.name, file.stamp)
+                self._files.pop(file.name, None)
+
+    # -- writing, from one thread ----------------------------------------------------------------------------------
+
+    def store(self, snapshot: _core.Snapshot, check: Callable[[], None]) -> bool:
+        """Write a snapshot with logits, unless a file that is there already serves as well.
+
+        Parameters
+        ----------
+        snapshot
+            What to write.
+        check
+            Called now and then; what it raises ends the writing.
+
+        Returns
+        -------
+        bool
+            False where the directory failed, so that it may be tried again.
+
+        Raises
+        ------
+        NonFiniteError
+            The snapshot holds values that are not finite.
+        """
+        model = self._model()
+        if model is None or not snapshot.has_logits or not self._kind:
+            return True
+        ids = snapshot.tokens
+        try:
+            with self._lock:
+                self._refresh()
+                size = saved_size(model, snapshot)
+                wanted = size <= self._limit and self._is_gain(ids, size)
+            if wanted:
+                with self._directory.locked(check):
+                    self._write(model, snapshot, ids, size, check)
+        except OSError as error:
+            if not self._failing:
+                logger.warning("the prefix cache cannot write to its directory: %s", error)
+            self._failing = True
+            return False
+        self._failing = False
+        return True
+
+    def trim(self, check: Callable[[], None]) -> None:
+        """Remove what killed processes left, and what is above the limit."""
+        with contextlib.suppress(OSError), self._directory.locked(check):
+            self._make_room(0)
+
+    def _is_gain(self, ids: Ids, size: int) -> bool:
+        known = [node for node in self._tree.match(ids).path if node.entry is not None]
+        before = known[-1].length if known else 0
+        if before == len(ids):
+            return False  # it is there already
+        return len(ids) - before >= size // _BYTES_OF_A_TOKEN
+
+    def _write(self, model: Model, snapshot: _core.Snapshot, ids: Ids, size: int, check: Callable[[], None]) -> None:
+        name = self._name(ids)
+        with self._lock:
+            if not self._make_room(size) or name in self._files:  # another process may have written it meanwhile
+                return
+        path = self._directory.path / name
+        if os.path.lexists(path):
+            return  # not ours
+        save_snapshot(path, model, snapshot, 0, durable=False, check=check)
+        with self._lock:
+            self._list(name, FileStamp.of(path.stat()), ids)
+            self._files[name].used_ns = time.time_ns()
+
+    def _make_room(self, size: int) -> bool:
+        """Remove the least useful files until there is room for one of `size`. The directory is locked."""
+        self._directory.remove_abandoned()
+        with self._lock:
+            self._refresh(force=True)
+            room = self._limit - size - self._directory.partial_bytes()
+            room -= sum(file.stamp.size for file in self._files.values())
+            while room < 0 and self._files:
+                file = min(self._files.values(), key=self._usefulness)
+                self._unlist(file)
+                del self._files[file.name]
+                self._directory.remove(file.name, file.stamp)
+                room += file.stamp.size
+            return room >= 0
+
+    def _usefulness(self, file: _File) -> float:
+        """Later uses count more, and so do places where many prompts part; those on the way to a single one less."""
+        if file.node is None:
+            return file.used_ns
+        branches = self._tree.continuations(file.node)
+        if branches == 1:
+            return file.used_ns - (_BRANCH_NS if self._tree.entry_above(file.node) is not None else 0)
+        return file.used_ns + (_BRANCH_NS * math.log2(branches) if branches else 0)
+
+    # -- what is in the directory ----------------------------------------------------------------------------------
+
+    def _refresh(self, *, force: bool = False) -> None:
+        """Know what other processes wrote and removed. Costs a look at the directory's time where nothing changed."""
+        if not self._kind:
             return
+        try:
+            stamp = self._directory.stamp()
+            if not force and stamp == self._listed and stamp[1] < self._listed_ns - _TICK_NS:
+                return
+            self._listed, self._listed_ns = stamp, time.time_ns()
+            complete = self._directory.complete()
+        except OSError:
+            self._listed, complete = None, {}
+        for name in self._files.keys() - complete.keys():
+            self._unlist(self._files.pop(name))
+        for name, found in complete.items():
+            if self._foreign.get(name) == found:
+                continue
+            file = self._files.get(name)
+            if file is not None and (file.stamp.inode, file.stamp.size) == (found.inode, found.size):
+                file.stamp = found
+                file.used_ns = max(file.used_ns, found.mtime_ns)
+                continue
+            if file is not None:
+                self._unlist(self._files.pop(name))
+            self._examine(name, found)
+
+    def _examine(self, name: str, stamp: FileStamp) -> None:
+        model = self._model()
+        if model is None:
+            return
+        try:
+            ids = read_tokens(self._directory.path / name, model)
+        except LilyError as error:
+            logger.debug("not a file of this model's prefix cache: %s", error)
+            if self._directory.is_own(name):
+                self._files[name] = _File(name, stamp, stamp.mtime_ns, None)
+            else:
+                self._foreign[name] = stamp
+            return
+        if len(ids) and name == self._name(ids):
+            self._list(name, stamp, ids)
+
+    def _list(self, name: str, stamp: FileStamp, ids: Ids) -> None:
         node = self._tree.insert(ids)
         node.entry = name
-        self._files[name] = _File(path, size, node)
-        self._bytes += size
+        self._files[name] = _File(name, stamp, stamp.mtime_ns, node)
 
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            file = self._files.pop(name, None)
-            if file is None:
-                return
-            self._bytes -= file.bytes
-            file.node.entry = None
-            self._tree.prune(file.node)
-        with contextlib.suppress(OSError):
-            file.path.unlink(missing_ok=True)
-
-    def _scan(self, model: Model) -> None:
-        """Take over the files that an earlier process left; those of other weights stay as they are."""
-        found = []
-        for path in self._directory.iterdir():
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                if path.suffix == _SUFFIX and not path.name.startswith("."):
-                    found.append((status.st_mtime, status.st_size, path))
-        for _, size, path in sorted(found):
-            try:
-                ids = read_tokens(path, model)
-            except CheckpointError as error:
-                logger.debug("not a file of this model's prefix cache: %s", error)
-                continue
-            if len(ids) and path.name == self._name(ids):
-                self._register(path.name, ids, path, size)
+    def _unlist(self, file: _File) -> None:
+        node, file.node = file.node, None
+        if node is not None and node.entry == file.name:
+            node.entry = None
+            self._tree.prune(node)
 
     def _name(self, ids: Ids) -> str:
-        model = self._model()
-        kind = "" if model is None else f"{model._fingerprint} {model._arithmetic}"
-        return hashlib.sha256(kind.encode() + ids.tobytes()).hexdigest()[:40] + _SUFFIX
+        return hashlib.sha256(self._kind + ids.tobytes()).hexdigest()[:40] + SUFFIX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,17 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
+from lily.cache.disk_writer import DiskWriter
 from lily.cache.explanation import CacheExplanation
 from lily.cache.radix_tree import Match, Node, RadixTree
 from lily.session import Session, Tokens, as_token_ids
 
 if TYPE_CHECKING:
     from lily.cache.disk_tier import DiskTier
+    from lily.fingerprint import WeightsIdentity
     from lily.text import Tokenizer
 
 __all__ = ["CacheStats", "PrefixCache"]
 
 _TEXT_TOKENS = 24  # shown on each side of a difference
+# Snapshots on the way to a single longer one: of each sequence's only the latest are written, and no large ones.
+_LATEST = 4
+_SMALL_SHARE = 32  # of the directory's limit
+# Of the limit: what may be held besides until it is written, when it was dropped before.
+_DROPPED_SHARE = 4
+# Weights of so many bytes are hashed while the model is loaded, larger ones in the background.
+_QUICK_HASH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,8 @@ class PrefixCache:
     The least recently used snapshots go first when the limit is reached. Using one also refreshes those before it at
     which several sequences branch, and the first of all: a system prompt shared by conversations stays.
 
-    With a directory (``prefix_cache_dir``), the ends of sequences and the places where they branch are written there
-    when they are dropped and when the model is closed, and read back when a prompt needs them, by another process too.
+    With a directory (``prefix_cache_dir``), a thread writes them there seconds after they were taken, and they are read
+    back when a prompt needs them, after a restart and by other processes too. `flush` waits for it.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -74,6 +83,10 @@ class PrefixCache:
         self._next_key = 0
         self._ledger = _core.MemoryLedger()
         self._disk: DiskTier | None = None
+        self._writer: DiskWriter | None = None
+        self._waiting: set[int] = set()  # keys of entries that are to be written
+        self._written: set[int] = set()
+        self._dropped: deque[_core.Snapshot] = deque()  # to be written, though no longer held
         self._hits = self._misses = self._cached_tokens = self._computed_tokens = self._evictions = 0
 
     @property
@@ -130,12 +143,30 @@ class PrefixCache:
             stored_text=text(stored),
         )
 
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything that is worth a file is in ``prefix_cache_dir``.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None waits for as long as it takes, which the first time includes hashing the weights.
+
+        Returns
+        -------
+        bool
+            Whether it is: False without a directory, when the time was too short, and when the directory failed.
+        """
+        return self._writer is not None and self._writer.flush(timeout)
+
     def clear(self) -> None:
         """Drop everything held in memory; files and counters stay."""
         with self._lock:
             self._tree = RadixTree()
             self._entries.clear()
             self._ledger = _core.MemoryLedger()
+            self._waiting.clear()
+            self._written.clear()
+            self._dropped.clear()
 
     def stats(self) -> CacheStats:
         """Counters and sizes now."""
@@ -170,16 +201,23 @@ class PrefixCache:
     def _find(self, ids: npt.NDArray[np.int32]) -> tuple[_core.Snapshot | None, int]:
         """(the snapshot at the longest usable prefix of `ids`, number of leading ids that are known)."""
         snapshot, cached = None, 0
+        if self._writer is not None:
+            self._writer.postpone()
         with self._lock:
             match = self._tree.match(ids)
             usable = self._usable(match, len(ids))
             if usable is not None and usable.entry is not None:
                 self._refresh(match, usable)
                 snapshot, cached = self._entries[usable.entry].snapshot, usable.length
-        stored = None if self._disk is None else self._disk.load(ids, cached)
-        if stored is not None:
-            self._add(stored)
-            return stored, max(match.length, stored.position)
+                if usable.entry not in self._written:
+                    self._waiting.add(usable.entry)
+        if self._disk is not None:
+            stored = self._disk.load(ids, cached)
+            if stored is not None:
+                self._add(stored)
+                return stored, max(match.length, stored.position)
+            if snapshot is not None:
+                self._disk.note_use(ids[:cached])
         return snapshot, match.length
 
     def _count(self, cached: int, computed: int) -> None:
@@ -193,7 +231,6 @@ class PrefixCache:
         ids = snapshot.tokens
         if not self.enabled or len(ids) == 0:
             return
-        dropped: list[_core.Snapshot] = []
         with self._lock:
             node = self._tree.insert(ids)
             if node.entry is not None:
@@ -205,34 +242,85 @@ class PrefixCache:
             self._next_key += 1
             self._entries[node.entry] = _Entry(snapshot, node)
             self._ledger.add(snapshot)
+            if self._writer is not None:
+                self._waiting.add(node.entry)
             while self._ledger.bytes > self._limit and self._entries:
-                oldest = next(iter(self._entries.values()))
-                if _is_worth_a_file(oldest.node):
-                    dropped.append(oldest.snapshot)
-                self._tree.prune(self._drop(next(iter(self._entries))))
+                key, oldest = next(iter(self._entries.items()))
+                if key in self._waiting and self._is_worth_a_file(oldest):
+                    self._keep_until_written(oldest.snapshot)
+                self._tree.prune(self._drop(key))
                 self._evictions += 1
-        if self._disk is not None:
-            for one in dropped:
-                self._disk.store(one)
+            urgent = bool(self._dropped)
+        if self._writer is not None:
+            self._writer.notify(urgent=urgent)
 
-    def _attach(self, disk: DiskTier) -> None:
+    # -- the directory ---------------------------------------------------------------------------------------------
+
+    def _attach(self, disk: DiskTier, identity: WeightsIdentity) -> None:
+        if identity.recorded() is not None or identity.total_bytes <= _QUICK_HASH_BYTES:
+            identity.get()
+            disk.open()
         self._disk = disk
+        self._writer = DiskWriter(self, disk, identity)
 
-    def _write_files(self) -> None:
-        """Before the model is closed: the most recently used snapshots go to the directory, the oldest first."""
-        if self._disk is None:
-            return
-        room, chosen = self._disk.limit_bytes, []
+    def _close_files(self) -> None:
+        """Before the model is closed: write what is left, as far as a few seconds allow."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _unwritten(self) -> _core.Snapshot | None:
+        """The next snapshot to write, the shortest first; None where there is none."""
         with self._lock:
-            for entry in reversed(self._entries.values()):
-                room -= entry.snapshot.bytes
-                if room >= 0 and _is_worth_a_file(entry.node):
-                    chosen.append(entry.snapshot)
-        for snapshot in reversed(chosen):
-            self._disk.store(snapshot)
+            if self._dropped:
+                return self._dropped.popleft()
+            while self._waiting:
+                key = min(self._waiting, key=lambda key: self._entries[key].node.length)
+                self._waiting.discard(key)
+                entry = self._entries[key]
+                if self._is_worth_a_file(entry):
+                    self._written.add(key)
+                    return entry.snapshot
+        return None
+
+    def _retry(self, snapshot: _core.Snapshot) -> None:
+        """It could not be written."""
+        with self._lock:
+            self._dropped.appendleft(snapshot)
+
+    def _discard(self, snapshot: _core.Snapshot) -> None:
+        """Forget a snapshot that turned out to be worth nothing."""
+        with self._lock:
+            for key, entry in self._entries.items():
+                if entry.snapshot is snapshot:
+                    self._tree.prune(self._drop(key))
+                    return
+
+    def _keep_until_written(self, snapshot: _core.Snapshot) -> None:
+        held = sum(one.own_bytes for one in self._dropped)
+        if not self._dropped or held + snapshot.bytes <= self._limit // _DROPPED_SHARE:
+            self._dropped.append(snapshot)
+
+    def _is_worth_a_file(self, entry: _Entry) -> bool:
+        if self._disk is None or not entry.snapshot.has_logits:
+            return False
+        node, above = entry.node, self._tree.entry_above(entry.node)
+        if above is None or self._tree.continuations(node) != 1:
+            return True
+        if entry.snapshot.bytes > self._disk.limit_bytes // _SMALL_SHARE:
+            return False
+        for _ in range(_LATEST):
+            below = self._tree.entry_below(node)
+            if below is None:
+                return True
+            node = below
+        return False
+
+    # -- entries and nodes -----------------------------------------------------------------------------------------
 
     def _drop(self, key: int) -> Node[int]:
         entry = self._entries.pop(key)
+        self._waiting.discard(key)
+        self._written.discard(key)
         self._ledger.remove(entry.snapshot)
         entry.node.entry = None
         return entry.node
@@ -247,10 +335,5 @@ class PrefixCache:
     def _refresh(self, match: Match[int], used: Node[int]) -> None:
         known = [node for node in match.path if node.entry is not None]
         for index, node in enumerate(known):
-            if node.entry is not None and (index == 0 or len(node.children) > 1 or node is used):
+            if node.entry is not None and (index == 0 or node is used or self._tree.continuations(node) > 1):
                 self._entries.move_to_end(node.entry)
-
-
-def _is_worth_a_file(node: Node[int]) -> bool:
-    # What lies on the way to a single longer sequence is of little use beside it.
-    return len(node.children) != 1

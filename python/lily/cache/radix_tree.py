@@ -82,6 +82,36 @@ class RadixTree(Generic[E]):
             child.parent = node.parent
             node.parent.children[int(child.tokens[0])] = child
 
+    @staticmethod
+    def continuations(node: Node[E]) -> int:
+        """Number of ways that lead on from a node, counted where they first part or meet an entry; 0 at an end.
+
+        The first ids of a template's next part may be the same for all that goes on from here.
+        """
+        while len(node.children) == 1:
+            (child,) = node.children.values()
+            if child.entry is not None:
+                return 1
+            node = child
+        return len(node.children)
+
+    @staticmethod
+    def entry_above(node: Node[E]) -> Node[E] | None:
+        """The nearest node above with an entry."""
+        above = node.parent
+        while above is not None and above.entry is None:
+            above = above.parent
+        return above
+
+    @staticmethod
+    def entry_below(node: Node[E]) -> Node[E] | None:
+        """The next node with an entry, where only one way leads on."""
+        while len(node.children) == 1:
+            (node,) = node.children.values()
+            if node.entry is not None:
+                return node
+        return None
+
     def nodes(self) -> Iterator[Node[E]]:
         """Every node but the root."""
         waiting = list(self._root.children.values())

@@ -30,6 +30,8 @@ const char* class_name(ErrorKind kind) {
       return "CancelledError";
     case ErrorKind::backend:
       return "BackendError";
+    case ErrorKind::non_finite:
+      return "NonFiniteError";
   }
   return "LilyError";
 }

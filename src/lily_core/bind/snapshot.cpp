@@ -14,6 +14,7 @@
 
 #include "bind/bind.h"
 #include "engine/error.h"
+#include "engine/non_finite.h"
 #include "engine/session.h"
 
 namespace nb = nanobind;
@@ -38,6 +39,13 @@ std::string type_name(StateType type) {
       return "F16";
     case StateType::bfloat16:
       return "BF16";
+  }
+  throw Error(ErrorKind::invalid_argument, "unknown type of a state's tensor");
+}
+
+StateType state_type(const std::string& name) {
+  for (const StateType type : {StateType::float32, StateType::float16, StateType::bfloat16}) {
+    if (type_name(type) == name) return type;
   }
   throw Error(ErrorKind::invalid_argument, "unknown type of a state's tensor");
 }
@@ -98,6 +106,19 @@ void bind_snapshot(nb::module_& module) {
       .def_prop_ro("has_logits", [](const Snapshot& self) { return self.logits() != nullptr; })
       .def("tensors", [](const Snapshot& self) { return describe(self.state().tensors(self.state().position())); })
       .def("export_tensor", &export_tensor, "index"_a);
+  module.def(
+      "state_tensors",
+      [](const std::shared_ptr<Model>& model, std::int64_t position) {
+        return describe(model->backend().create_state()->tensors(position));
+      },
+      "model"_a, "position"_a, "The tensors of a state at a position: (name, type, shape).");
+  module.def(
+      "first_non_finite",
+      [](const InputBytes& values, const std::string& type) {
+        const nb::gil_scoped_release release;
+        return first_non_finite(std::as_bytes(std::span(values.data(), values.size())), state_type(type));
+      },
+      "values"_a, "type"_a, "Index of the first value that is NaN or infinite; None where all are finite.");
   nb::class_<SnapshotBuilder>(module, "SnapshotBuilder", "Rebuilds a snapshot from the tensors of a file.")
       .def(nb::init<std::shared_ptr<Model>, std::int64_t>(), "model"_a, "position"_a,
            nb::call_guard<nb::gil_scoped_release>())

@@ -9,6 +9,7 @@
 #include "cpu/dispatch.h"
 #include "engine/default_floats.h"
 #include "engine/error.h"
+#include "engine/non_finite.h"
 #include "engine/sampler.h"
 
 namespace lily::cpu {
@@ -193,7 +194,8 @@ void CpuBackend::score(std::span<const std::int32_t> targets, std::span<float> l
       double sum = 0.0;
       for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
       const double target = logits[static_cast<std::size_t>(targets[index])];
-      log_probabilities[index] = static_cast<float>(target - maximum - std::log(sum));
+      const double log_probability = target - maximum - std::log(sum);
+      log_probabilities[index] = all_finite(logits) ? static_cast<float>(log_probability) : std::nanf("");
     });
   }
 }

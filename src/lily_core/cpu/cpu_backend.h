@@ -81,6 +81,9 @@ class CpuBackend final : public Backend {
   void head(std::int64_t row, std::span<float> logits) override;
   void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
              std::span<std::int32_t> argmax) override;
+  [[nodiscard]] std::span<const float> residual(std::int64_t row) const override {
+    return {hidden_.data() + row * config_.hidden_size, static_cast<std::size_t>(config_.hidden_size)};
+  }
 
  private:
   // backend.cpp: shared steps.

@@ -93,9 +93,14 @@ class Backend {
   virtual void moe_block(std::int64_t layer, std::int64_t first_needed_row) = 0;
   // Logits of one row of the chunk: [vocab_size] float32.
   virtual void head(std::int64_t row, std::span<float> logits) = 0;
-  // For rows 0.. of the chunk: the log-probability of targets[row] and the most probable token.
+  // For rows 0.. of the chunk: the log-probability of targets[row], NaN where a logit is not finite, and the most
+  // probable token.
   virtual void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
                      std::span<std::int32_t> argmax) = 0;
+
+  // One row of the chunk's residual stream [hidden_size] behind the latest block; nothing where the backend does not
+  // keep it for the host.
+  [[nodiscard]] virtual std::span<const float> residual(std::int64_t /*row*/) const { return {}; }
 
   // Decoding on a device has passes of its own, only where has_steps(); it may pick tokens itself and run ahead of the
   // host, only where picks_tokens().

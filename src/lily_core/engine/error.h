@@ -18,6 +18,7 @@ enum class ErrorKind : std::uint8_t {
   busy,              // a second thread entered a session that is in use
   cancelled,         // the caller's cancel callback asked to stop
   backend,           // the device or backend failed or is not available
+  non_finite,        // computed or stored values are NaN or infinite
 };
 
 class Error : public std::runtime_error {

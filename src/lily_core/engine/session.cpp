@@ -2,12 +2,14 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "engine/default_floats.h"
 #include "engine/error.h"
 #include "engine/forward.h"
+#include "engine/non_finite.h"
 
 namespace lily {
 
@@ -24,6 +26,9 @@ std::optional<DeviceChoice> device_choice(const TokenRequest& request, std::int6
                       .seed = request.seed,
                       .candidates = candidates};
 }
+
+// The most tokens that are computed once more to find where values first are not finite.
+constexpr std::size_t kSearchedTokens = 16384;
 
 [[noreturn]] void refuse_second_caller() {
   throw Error(
@@ -88,11 +93,33 @@ std::vector<float>& Session::writable_logits() {
 const std::shared_ptr<std::vector<float>>& Session::fetched_logits() {
   if (logits_on_device_) {
     std::vector<float>& logits = writable_logits();
-    const std::scoped_lock lock(model_->compute_mutex());
-    model_->backend().read_logits(*state_, logits);
+    {
+      const std::scoped_lock lock(model_->compute_mutex());
+      model_->backend().read_logits(*state_, logits);
+    }
     logits_on_device_ = false;
+    check_finite(logits);
   }
   return logits_;
+}
+
+// What follows from logits that are not finite is worth nothing, and neither is the state that they came from.
+void Session::check_finite(std::span<const float> logits) {
+  if (all_finite(logits)) return;
+  state_lost_ = true;
+  logits_valid_ = logits_on_device_ = false;
+  refuse_non_finite(tokens_, *state_);
+}
+
+void Session::refuse_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const {
+  const std::string last = std::to_string(static_cast<std::int64_t>(ids.size()) - 1);
+  auto place = find_non_finite(model_->config(), model_->backend(), model_->compute_mutex(),
+                               ids.first(std::min(ids.size(), kSearchedTokens)), cancelled_);
+  if (!place) place = find_non_finite(state);
+  throw Error(ErrorKind::non_finite,
+              "the logits at position " + last + " are not finite; the first values that are not: " +
+                  place.value_or("position " + last + ", norm or lm_head") +
+                  ". Check the checkpoint's files there; reset() the session before it is used again");
 }
 
 void Session::check_usable() const {
@@ -145,6 +172,7 @@ void Session::run_chunk(std::span<const std::int32_t> chunk, bool final_chunk) {
     run_layers(model_->config(), backend, *state_, chunk, final_chunk ? rows - 1 : rows);
     if (final_chunk) backend.head(rows - 1, writable_logits());
   });
+  if (final_chunk) check_finite(*logits_);
 }
 
 void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
@@ -290,6 +318,11 @@ Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback&
                     std::span(scores.argmax).subspan(first, count));
     }
     model_->require_unchanged_files();
+    const auto computed = std::span(scores.log_probabilities).subspan(first, count);
+    const auto wrong = std::find_if(computed.begin(), computed.end(), [](float value) { return std::isnan(value); });
+    if (wrong != computed.end()) {
+      refuse_non_finite(ids.first(first + static_cast<std::size_t>(wrong - computed.begin()) + 1), *state);
+    }
     begin += rows;
     between_chunks(begin, total - 1, progress);
   }

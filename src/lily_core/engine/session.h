@@ -46,7 +46,9 @@ struct TokenChoice {
 // may be used from distinct threads; their chunks take turns.
 //
 // A call that fails inside a chunk (out of memory) may lose the state, which cannot be rewound: further calls are then
-// refused until reset(). Every other failure leaves the sequence as it was, or longer by whole chunks.
+// refused until reset(). So are calls after one whose logits were not finite: Error(non_finite), which says where the
+// values first were not, found by computing the sequence once more. Every other failure leaves the sequence as it was,
+// or longer by whole chunks.
 class Session {
  public:
   explicit Session(std::shared_ptr<Model> model);
@@ -97,6 +99,8 @@ class Session {
   void extend(std::span<const std::int32_t> chunk, bool with_logits, Compute&& compute);
   void between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const;
   [[nodiscard]] std::int32_t sample(const TokenRequest& request, std::span<const float> logits);
+  void check_finite(std::span<const float> logits);
+  [[noreturn]] void refuse_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const;
   std::vector<float>& writable_logits();
   // logits_, after it was read from the device if it still lies there.
   const std::shared_ptr<std::vector<float>>& fetched_logits();

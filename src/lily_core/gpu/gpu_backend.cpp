@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/non_finite.h"
 #include "engine/sampler.h"
 #include "gpu/memory_need.h"
 #include "gpu/needed_pipelines.h"
@@ -218,7 +219,8 @@ void GpuBackend::score_block(std::size_t first, std::span<const std::int32_t> ta
     double sum = 0.0;
     for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
     const double target = logits[static_cast<std::size_t>(targets[row])];
-    log_probabilities[row] = static_cast<float>(target - maximum - std::log(sum));
+    const double log_probability = target - maximum - std::log(sum);
+    log_probabilities[row] = all_finite(logits) ? static_cast<float>(log_probability) : std::nanf("");
   }
 }
 

@@ -1,0 +1,161 @@
+"""The directory of a prefix cache, shared with other processes and with files that are none of its business.
+
+What Lily wrote is known by its full name and by its header. Nothing else is opened for writing, replaced or removed:
+no other name, no symbolic link, no directory, no device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lily.errors import ConfigError
+from lily.file_digest import FileStamp
+from lily.regular_file import open_regular
+from lily.session_header import is_session_file
+
+__all__ = ["SUFFIX", "CacheDirectory", "cache_path"]
+
+SUFFIX = ".lily-session"
+
+_NAME = re.compile(r"[0-9a-f]{40}\.lily-session")
+_PARTIAL = re.compile(r"\.[0-9a-f]{40}\.lily-session\.([0-9]{1,10})-[0-9a-f]{8}\.partial")
+_ABANDONED_SECONDS = 3600  # where a lock or a process id cannot tell
+_LOCK_POLL_SECONDS = 0.05
+
+
+def cache_path(given: object) -> Path:
+    """The directory that was given as ``prefix_cache_dir``; ConfigError if it is none."""
+    try:
+        text = os.fspath(given)  # type: ignore[call-overload]
+    except TypeError:
+        raise ConfigError(f"prefix_cache_dir must be a path, not {type(given).__name__}") from None
+    if not isinstance(text, str) or "\0" in text:
+        raise ConfigError("prefix_cache_dir must be a path as text, without NUL characters")
+    if not text.strip() or (not isinstance(given, str) and text == "."):  # Path("") is Path(".")
+        raise ConfigError(
+            "prefix_cache_dir is empty; name a directory, also the current one by its full path, or leave it out"
+        )
+    return Path(text)
+
+
+class CacheDirectory:
+    """Lists, locks and removes the cache's own files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def make(self) -> None:
+        """Make it where it is missing; OSError if that fails or it cannot be listed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with os.scandir(self.path):
+            pass
+
+    def stamp(self) -> tuple[int, int]:
+        """What changes when names come or go."""
+        status = self.path.stat()
+        return status.st_ino, status.st_mtime_ns
+
+    def complete(self) -> dict[str, FileStamp]:
+        """Regular files whose names are those of complete files; what they hold is not looked at."""
+        return {name: stamp for name, stamp in self._regular_files() if _NAME.fullmatch(name)}
+
+    def partial_bytes(self) -> int:
+        """Bytes of files that are being written, or were when their process was killed."""
+        return sum(stamp.size for name, stamp in self._regular_files() if _PARTIAL.fullmatch(name))
+
+    def is_own(self, name: str) -> bool:
+        """Whether a file of a fitting name has the header that Lily writes."""
+        try:
+            with open_regular(self.path / name, follow=False) as descriptor:
+                return is_session_file(self.path / name, descriptor)
+        except OSError:
+            return False
+
+    def remove(self, name: str, stamp: FileStamp) -> None:
+        """Remove one of the cache's own files, if it still is the one of that stamp; else do nothing."""
+        if not _NAME.fullmatch(name):
+            return
+        with contextlib.suppress(OSError), open_regular(self.path / name, follow=False) as descriptor:
+            self._unlink(name, descriptor, lambda status: _same(status, stamp))
+
+    def remove_abandoned(self) -> None:
+        """Remove the partial files of processes that were killed."""
+        for name, _ in self._regular_files():
+            writer = _PARTIAL.fullmatch(name)
+            if writer is None:
+                continue
+            with contextlib.suppress(OSError), open_regular(self.path / name, follow=False) as descriptor:
+                if _is_abandoned(descriptor, int(writer[1])):
+                    self._unlink(name, descriptor, lambda _: True)
+
+    @contextlib.contextmanager
+    def locked(self, check: Callable[[], None]) -> Iterator[None]:
+        """One writer at a time, over all processes. While it waits it calls `check`, which may raise."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            while not _lock(descriptor):
+                check()
+                time.sleep(_LOCK_POLL_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _unlink(self, name: str, descriptor: int, fits: Callable[[os.stat_result], bool]) -> None:
+        path = self.path / name
+        status = os.fstat(descriptor)
+        if fits(status) and is_session_file(path, descriptor) and os.path.samestat(status, path.lstat()):
+            path.unlink(missing_ok=True)
+
+    def _regular_files(self) -> list[tuple[str, FileStamp]]:
+        found = []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if not entry.name.endswith((SUFFIX, ".partial")):
+                    continue
+                with contextlib.suppress(OSError):  # it is gone
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        found.append((entry.name, FileStamp.of(status)))
+        return found
+
+
+def _same(status: os.stat_result, stamp: FileStamp) -> bool:
+    """Whether it is the same file with content of the same length; its times change with every use."""
+    return (status.st_dev, status.st_ino, status.st_size) == (stamp.device, stamp.inode, stamp.size)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock; true as well where the file system has none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR)
+    return True
+
+
+def _is_abandoned(descriptor: int, writer: int) -> bool:
+    """Whether no process writes the file: its writer would hold its lock."""
+    age = time.time() - os.fstat(descriptor).st_mtime
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR) and age > _ABANDONED_SECONDS
+    return age > _ABANDONED_SECONDS or not _is_running(writer)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # another user's
+    return True

@@ -1,0 +1,55 @@
+"""Opening and replacing regular files alone: no pipe is waited for, no device is read, nothing else is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["flush_directory", "open_regular", "partial_name", "read_at"]
+
+
+@contextlib.contextmanager
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[int]:
+    """A descriptor to read a regular file; OSError for anything else, a symbolic link too unless `follow`."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_at(descriptor: int, offset: int, buffer: memoryview) -> bool:
+    """Fill `buffer` from a place in a file; False where the file ends before."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(descriptor, [buffer[done:]], offset + done)
+        if count == 0:
+            return False
+        done += count
+    return True
+
+
+def partial_name(name: str) -> str:
+    """Of the hidden file that becomes `name` when it is complete."""
+    return f".{name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+
+
+def flush_directory(directory: Path) -> None:
+    """Make new names durable, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,122 @@
+// engine/non_finite.cpp -- the second pass over a sequence whose logits are not finite.
+#include "engine/non_finite.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "engine/forward.h"
+#include "engine/snapshot.h"
+
+namespace lily {
+namespace {
+
+constexpr std::uint32_t kExponent = 0x7f800000U;  // all set in infinities and NaNs
+
+template <class Word>
+std::optional<std::int64_t> first_with(std::span<const std::byte> values, Word exponent) {
+  const std::size_t count = values.size() / sizeof(Word);
+  for (std::size_t i = 0; i < count; ++i) {
+    Word word = 0;
+    std::memcpy(&word, values.data() + i * sizeof(Word), sizeof(Word));
+    if ((word & exponent) == exponent) return static_cast<std::int64_t>(i);
+  }
+  return std::nullopt;
+}
+
+// Whether one of the words has all bits of `exponent`: a loop that compilers make vector code of.
+template <class Word>
+bool holds(std::span<const std::byte> values, Word exponent) {
+  Word largest = 0;
+  const std::size_t count = values.size() / sizeof(Word);
+  for (std::size_t i = 0; i < count; ++i) {
+    Word word = 0;
+    std::memcpy(&word, values.data() + i * sizeof(Word), sizeof(Word));
+    largest = std::max(largest, static_cast<Word>(word & exponent));
+  }
+  return largest == exponent;
+}
+
+// The earliest row that is not finite, and the first block behind which it was not.
+struct Place {
+  std::int64_t row = 0;
+  std::string block;
+};
+
+class RowWatch {
+ public:
+  RowWatch(const Backend& backend, std::int64_t rows) : backend_(backend), healthy_(rows) {}
+
+  // A row's values depend on earlier rows only, so rows behind one that is not finite need no look.
+  void look(const std::string& block) {
+    for (std::int64_t row = 0; row < healthy_; ++row) {
+      if (all_finite(backend_.residual(row))) continue;
+      found_ = Place{row, block};
+      healthy_ = row;
+    }
+  }
+  [[nodiscard]] const std::optional<Place>& found() const { return found_; }
+
+ private:
+  const Backend& backend_;
+  std::int64_t healthy_;  // leading rows that were finite behind every block so far
+  std::optional<Place> found_;
+};
+
+std::string name_of(const ModelConfig& config, std::int64_t layer, BlockKind kind) {
+  const std::string prefix = "layers." + std::to_string(layer);
+  if (kind == BlockKind::moe) return prefix + ".mlp";
+  const bool linear = config.layer_types[static_cast<std::size_t>(layer)] == LayerType::linear_attention;
+  return prefix + (linear ? ".linear_attn" : ".self_attn");
+}
+
+}  // namespace
+
+bool all_finite(std::span<const float> values) { return !holds(std::as_bytes(values), kExponent); }
+
+std::optional<std::int64_t> first_non_finite(std::span<const std::byte> values, StateType type) {
+  if (type == StateType::float32) {
+    return holds(values, kExponent) ? first_with(values, kExponent) : std::nullopt;
+  }
+  const auto exponent = static_cast<std::uint16_t>(type == StateType::float16 ? 0x7c00U : 0x7f80U);
+  return holds(values, exponent) ? first_with(values, exponent) : std::nullopt;
+}
+
+std::optional<std::string> find_non_finite(const ModelConfig& config, Backend& backend, std::mutex& mutex,
+                                           std::span<const std::int32_t> ids, const std::atomic<bool>& stop) {
+  const auto state = backend.create_state();
+  const auto total = static_cast<std::int64_t>(ids.size());
+  for (std::int64_t begin = 0; begin < total && !stop.load(std::memory_order_relaxed);) {
+    const std::int64_t rows = std::min(total - begin, backend.max_chunk_rows());
+    const auto chunk = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows));
+    const std::scoped_lock lock(mutex);
+    RowWatch watch(backend, rows);
+    bool shown = true;
+    run_layers(config, backend, *state, chunk, 0, [&](std::int64_t layer, BlockKind kind) {
+      shown = shown && !backend.residual(0).empty();
+      if (shown) watch.look(kind == BlockKind::embedding ? "embed_tokens" : name_of(config, layer, kind));
+    });
+    if (!shown) return std::nullopt;
+    if (watch.found()) return "position " + std::to_string(begin + watch.found()->row) + ", " + watch.found()->block;
+    begin += rows;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_non_finite(const SessionState& state) {
+  const std::vector<StateTensor> tensors = state.tensors(state.position());
+  std::vector<std::byte> values;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    values.resize(byte_size(tensors[i]));
+    state.export_tensor(i, values);
+    const std::optional<std::int64_t> index = first_non_finite(values, tensors[i].type);
+    if (!index) continue;
+    if (tensors[i].type == StateType::float32) return tensors[i].name;  // has no positions
+    const std::int64_t row = tensors[i].shape[1] * tensors[i].shape[2];
+    return "position " + std::to_string(*index / row) + ", " + tensors[i].name;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lily

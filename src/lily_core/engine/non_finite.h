@@ -1,0 +1,30 @@
+// engine/non_finite.h -- finds the first value of a sequence that is NaN or infinite, once its logits are.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "engine/backend.h"
+#include "engine/config.h"
+
+namespace lily {
+
+[[nodiscard]] bool all_finite(std::span<const float> values);
+// Index of the first value that is NaN or infinite.
+[[nodiscard]] std::optional<std::int64_t> first_non_finite(std::span<const std::byte> values, StateType type);
+
+// Computes `ids` once more from the empty state and looks at every row after every block. Says where values are first
+// not finite ("position 3, layers.2.mlp"); nothing where they all are, where the backend does not show its rows, or
+// after `stop`. The mutex is held for each chunk.
+[[nodiscard]] std::optional<std::string> find_non_finite(const ModelConfig& config, Backend& backend, std::mutex& mutex,
+                                                         std::span<const std::int32_t> ids,
+                                                         const std::atomic<bool>& stop);
+// The first tensor of a state that holds such a value, and for keys and values the position.
+[[nodiscard]] std::optional<std::string> find_non_finite(const SessionState& state);
+
+}  // namespace lily
