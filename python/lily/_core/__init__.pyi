@@ -487,6 +487,11 @@ class Snapshot:
 
     def export_tensor(self, index: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]: ...
 
+    def non_finite(self) -> str | None:
+        """
+        Where the state first holds a value that is NaN or infinite; None where all are finite.
+        """
+
 def state_tensors(model: Model, position: int) -> list[tuple[str, str, list[int]]]:
     """The tensors of a state at a position: (name, type, shape)."""
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lily import _core
 from lily.cache.prefix_cache import PrefixCache
-from lily.errors import ContextOverflowError, InvalidArgumentError, LilyError
+from lily.errors import ContextOverflowError, InvalidArgumentError, LilyError, NonFiniteError
 from lily.session import Progress, Session
 
 if TYPE_CHECKING:
@@ -33,10 +33,30 @@ def cached_prefill(
 ) -> None:
     """Bring an empty session to the end of `ids`, with logits. See `Model.cached_session`."""
     cache = model.cache
-    total = len(ids)
     _check(model, ids)
     snapshot, known = cache._find(ids)
-    cached = 0
+    try:
+        _prefill_from(session, cache, ids, snapshot, known, positions, interval, progress)
+    except NonFiniteError:
+        if snapshot is None:
+            raise
+        cache._discard(snapshot)  # it may be what is wrong
+        session.reset()
+        _prefill_from(session, cache, ids, None, known, positions, interval, progress)
+
+
+def _prefill_from(
+    session: Session,
+    cache: PrefixCache,
+    ids: npt.NDArray[np.int32],
+    snapshot: _core.Snapshot | None,
+    known: int,
+    positions: list[int],
+    interval: int,
+    progress: Progress | None,
+) -> None:
+    """Compute what lies behind a snapshot; `known` leading ids were seen before, with or without one."""
+    total, cached = len(ids), 0
     if snapshot is not None:
         snapshot.restore_into(session._native)
         cached = session.position
@@ -53,7 +73,7 @@ def cached_prefill(
         raise
     finally:
         if not session._native.closed:
-            cache._count(cached, session.position - cached)
+            cache._count(cached, max(0, session.position - cached))
 
 
 def as_positions(positions: Iterable[int], total: int) -> list[int]:

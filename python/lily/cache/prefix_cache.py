@@ -14,6 +14,7 @@ from lily import _core
 from lily.cache.disk_writer import DiskWriter
 from lily.cache.explanation import CacheExplanation
 from lily.cache.radix_tree import Match, Node, RadixTree
+from lily.errors import NonFiniteError
 from lily.session import Session, Tokens, as_token_ids
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class PrefixCache:
         ------
         BusyError, ClosedError
             The session is in use by another call, or closed.
+        NonFiniteError
+            Its values are NaN or infinite, which no other prompt may start from.
         """
         if self.enabled:
             self._add(_core.Snapshot.take(session._native, False))
@@ -231,6 +234,10 @@ class PrefixCache:
         ids = snapshot.tokens
         if not self.enabled or len(ids) == 0:
             return
+        # States behind finite logits are finite.
+        place = None if snapshot.has_logits else snapshot.non_finite()
+        if place is not None:
+            raise NonFiniteError(f"the state is not finite ({place}); reset() the session and prefill its tokens again")
         with self._lock:
             node = self._tree.insert(ids)
             if node.entry is not None:

@@ -105,7 +105,11 @@ void bind_snapshot(nb::module_& module) {
           nb::rv_policy::automatic)
       .def_prop_ro("has_logits", [](const Snapshot& self) { return self.logits() != nullptr; })
       .def("tensors", [](const Snapshot& self) { return describe(self.state().tensors(self.state().position())); })
-      .def("export_tensor", &export_tensor, "index"_a);
+      .def("export_tensor", &export_tensor, "index"_a)
+      .def(
+          "non_finite", [](const Snapshot& self) { return find_non_finite(self.state()); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Where the state first holds a value that is NaN or infinite; None where all are finite.");
   module.def(
       "state_tensors",
       [](const std::shared_ptr<Model>& model, std::int64_t position) {

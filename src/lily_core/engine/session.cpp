@@ -108,22 +108,23 @@ void Session::check_finite(std::span<const float> logits) {
   if (all_finite(logits)) return;
   state_lost_ = true;
   logits_valid_ = logits_on_device_ = false;
-  refuse_non_finite(tokens_, *state_);
+  not_finite_ = describe_non_finite(tokens_, *state_);
+  throw Error(ErrorKind::non_finite, not_finite_);
 }
 
-void Session::refuse_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const {
+std::string Session::describe_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const {
   const std::string last = std::to_string(static_cast<std::int64_t>(ids.size()) - 1);
   auto place = find_non_finite(model_->config(), model_->backend(), model_->compute_mutex(),
                                ids.first(std::min(ids.size(), kSearchedTokens)), cancelled_);
   if (!place) place = find_non_finite(state);
-  throw Error(ErrorKind::non_finite,
-              "the logits at position " + last + " are not finite; the first values that are not: " +
-                  place.value_or("position " + last + ", norm or lm_head") +
-                  ". Check the checkpoint's files there; reset() the session before it is used again");
+  return "the logits at position " + last +
+         " are not finite; the first values that are not: " + place.value_or("position " + last + ", norm or lm_head") +
+         ". Check the checkpoint's files there; reset() the session before it is used again";
 }
 
 void Session::check_usable() const {
   model_->require_same_process();
+  if (!not_finite_.empty()) throw Error(ErrorKind::non_finite, not_finite_);
   if (state_lost_) {
     throw Error(ErrorKind::backend,
                 "an earlier call failed while it computed, and the session's state is lost; reset() it and prefill its "
@@ -321,7 +322,8 @@ Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback&
     const auto computed = std::span(scores.log_probabilities).subspan(first, count);
     const auto wrong = std::find_if(computed.begin(), computed.end(), [](float value) { return std::isnan(value); });
     if (wrong != computed.end()) {
-      refuse_non_finite(ids.first(first + static_cast<std::size_t>(wrong - computed.begin()) + 1), *state);
+      const auto until = first + static_cast<std::size_t>(wrong - computed.begin()) + 1;
+      throw Error(ErrorKind::non_finite, describe_non_finite(ids.first(until), *state));
     }
     begin += rows;
     between_chunks(begin, total - 1, progress);
@@ -336,6 +338,7 @@ void Session::reset() {
   pending_.reset();
   logits_valid_ = logits_on_device_ = false;
   state_lost_ = false;
+  not_finite_.clear();
   ++revision_;
 }
 
@@ -361,6 +364,7 @@ void Session::restore(const Snapshot& snapshot) {
   tokens_ = std::move(tokens);
   pending_ = snapshot.pending();
   state_lost_ = false;
+  not_finite_.clear();
   ++revision_;
 }
 

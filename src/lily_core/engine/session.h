@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/model.h"
@@ -100,7 +101,7 @@ class Session {
   void between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const;
   [[nodiscard]] std::int32_t sample(const TokenRequest& request, std::span<const float> logits);
   void check_finite(std::span<const float> logits);
-  [[noreturn]] void refuse_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const;
+  [[nodiscard]] std::string describe_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const;
   std::vector<float>& writable_logits();
   // logits_, after it was read from the device if it still lies there.
   const std::shared_ptr<std::vector<float>>& fetched_logits();
@@ -111,6 +112,7 @@ class Session {
   std::optional<std::int32_t> pending_;  // the sequence's last token, when next_token() has left it to be computed
   std::uint64_t revision_ = 0;           // one more for every change of the sequence
   bool state_lost_ = false;
+  std::string not_finite_;  // what is wrong with the state, where its logits were not finite
   std::shared_ptr<std::vector<float>> logits_;
   bool logits_valid_ = false;
   bool logits_on_device_ = false;  // of a step whose token the device picked: few callers look at them

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/error.h"
+#include "engine/non_finite.h"
 
 namespace lily {
 
@@ -73,6 +74,7 @@ std::shared_ptr<Snapshot> SnapshotBuilder::build(std::vector<std::int32_t> token
       !std::all_of(tokens.begin(), tokens.end(), known) || (pending && !known(*pending))) {
     throw Error(ErrorKind::invalid_argument, "the parts of a saved state do not fit together");
   }
+  if (!all_finite(logits)) throw Error(ErrorKind::non_finite, "the logits of a saved state are not finite");
   std::shared_ptr<std::vector<float>> kept;
   if (!logits.empty()) kept = std::make_shared<std::vector<float>>(std::move(logits));
   return std::make_shared<Snapshot>(model_, std::move(state_), std::move(tokens), pending, std::move(kept));
