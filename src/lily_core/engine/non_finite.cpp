@@ -2,7 +2,6 @@
 #include "engine/non_finite.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -28,14 +27,14 @@ std::optional<std::int64_t> first_with(std::span<const std::byte> values, Word e
 // Whether one of the words has all bits of `exponent`: a loop that compilers make vector code of.
 template <class Word>
 bool holds(std::span<const std::byte> values, Word exponent) {
-  Word largest = 0;
+  Word found = 0;
   const std::size_t count = values.size() / sizeof(Word);
   for (std::size_t i = 0; i < count; ++i) {
     Word word = 0;
     std::memcpy(&word, values.data() + i * sizeof(Word), sizeof(Word));
-    largest = std::max(largest, static_cast<Word>(word & exponent));
+    found |= static_cast<Word>((word & exponent) == exponent ? 1 : 0);
   }
-  return largest == exponent;
+  return found != 0;
 }
 
 // The earliest row that is not finite, and the first block behind which it was not.
