@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -35,3 +36,8 @@ def assert_like_cold(model: Model, session: Session, count: int = 8) -> None:
     with model.prefill(session.tokens) as cold:
         assert_same_logits(session, cold)
         assert greedy(session, count) == greedy(cold, count)
+
+
+def session_files(directory: Path) -> list[Path]:
+    """The cache's complete files in a directory."""
+    return sorted(directory.glob("[0-9a-f]*.lily-session"))

@@ -41,7 +41,7 @@ def test_steps_and_prompts(model, tmp_path):
     with pytest.raises(NonFiniteError, match="position 5 "):
         model.session().prefill([1, 2, 3, BAD, 5, 6])
     # Masked positions of a tile count with weight 0, which is not enough: earlier rows of a chunk may fail as well.
-    with pytest.raises(NonFiniteError, match="position [012] "):
+    with pytest.raises(NonFiniteError, match=r"position [012] "):
         model.session().score([1, 2, BAD, 5, 6])
 
 

@@ -52,6 +52,7 @@ class _File:
     stamp: FileStamp
     used_ns: int
     node: Node[str] | None  # None: of other weights, or longer than this model's context
+    branches: int = 0  # the most that were seen to start from it: they may go before it
 
 
 class DiskTier:
@@ -255,7 +256,7 @@ class DiskTier:
         """Later uses count more, and so do places where many prompts part; those on the way to a single one less."""
         if file.node is None:
             return file.used_ns
-        branches = self._tree.continuations(file.node)
+        branches = file.branches = max(file.branches, self._tree.continuations(file.node))
         if branches == 1:
             return file.used_ns - (_BRANCH_NS if self._tree.entry_above(file.node) is not None else 0)
         return file.used_ns + (_BRANCH_NS * math.log2(branches) if branches else 0)
