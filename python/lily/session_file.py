@@ -273,7 +273,7 @@ def _reading(file: Path) -> Iterator[int]:
     except FileNotFoundError:
         raise CheckpointError(f"{file}: there is no such session file") from None
     except OSError as error:
-        refuse(file, f"it cannot be read: {'it is ' if error.errno == errno.EINVAL else ''}{error.strerror or error}")
+        refuse(file, f"it cannot be read ({error.strerror or error})")
 
 
 # -- both ----------------------------------------------------------------------------------------------------------
