@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cache_helpers import assert_like_cold, greedy
 
+from lily.cache import limits
 from lily.cache.limits import default_cache_bytes
 from lily.errors import ConfigError
 
@@ -39,6 +40,70 @@ def test_shared_system_prompt_outlives_conversations(load, prompt):
         session = model.cached_session([*system, *prompt(30)], snapshot_at=[50])
     assert model.cache.stats().evictions > 20
     assert session.cached_tokens == 50
+
+
+def test_where_chats_part_outlives_other_prompts(load, prompt):
+    """Also where the template goes on with the same tokens for all, and only a longer snapshot is used."""
+    tools, system, border = prompt(10), prompt(40), prompt(3)
+    chats = [[*tools, *system, *border, *prompt(20)] for _ in range(2)]
+    model = load(prefix_cache_bytes=12 * MIB)
+    for ids in chats:
+        model.cached_session(ids, snapshot_at=[10, 50]).close()
+    for _ in range(20):
+        assert model.cached_session(chats[0]).cached_tokens == 73
+        model.cached_session(prompt(30)).close()
+    assert model.cache.stats().evictions > 10
+    assert model.cache.explain([*tools, *system, *border, *prompt(9)]).cached_tokens == 50
+
+
+def test_the_first_snapshot_of_a_growing_conversation_stays(load, prompt):
+    system = prompt(50)
+    model = load(prefix_cache_bytes=12 * MIB)
+    ids = [*system]
+    for _ in range(12):
+        ids += prompt(20).tolist()
+        model.cached_session(ids, snapshot_at=[50]).close()
+    assert model.cache.stats().evictions > 6
+    assert model.cache.explain([*system, *prompt(9)]).cached_tokens == 50
+
+
+def test_a_sequence_that_is_inserted_again_outlives_newer_ones(load, prompt):
+    model = load()
+    sessions = [model.prefill(prompt(40)) for _ in range(4)]
+    model.cache.insert(sessions[0])
+    model = load(prefix_cache_bytes=int(3.5 * model.cache.stats().bytes))
+    sessions = [model.prefill(session.tokens) for session in sessions]
+    for index in (0, 1, 2, 0, 3):
+        model.cache.insert(sessions[index])
+    held = [model.cache.explain(session.tokens).cached_tokens for session in sessions]
+    assert held == [40, 0, 40, 40]
+
+
+def test_a_snapshot_that_is_replaced_is_counted_once(load, prompt):
+    """One without logits, of an interrupted prompt, gives its place to a whole one."""
+    model = load(prefill_chunk=40)
+    ids = prompt(100)
+
+    def stop(done, _):
+        if done >= 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.cached_session(ids, progress=stop)
+    assert model.cache.stats().snapshots == 1
+    model.cached_session(ids[:40]).close()
+    assert model.cache.stats().snapshots == 1
+    other = load(prefill_chunk=40)
+    other.cached_session(ids[:40]).close()
+    assert model.cache.stats().bytes == other.cache.stats().bytes
+    # What is dropped when memory is short is one snapshot, and the sequence is gone with it alone.
+    small = load(prefill_chunk=40, prefix_cache_bytes=int(1.5 * other.cache.stats().bytes))
+    with pytest.raises(KeyboardInterrupt):
+        small.cached_session(ids, progress=stop)
+    small.cached_session(ids[:40]).close()
+    assert small.cache.explain(ids[:40]).cached_tokens == 40 and small.cache.stats().evictions == 0
+    small.cached_session(prompt(40)).close()
+    assert small.cache.stats().evictions == 1 and small.cache.explain(ids[:40]).cached_tokens == 0
 
 
 def test_a_snapshot_larger_than_the_limit_is_not_kept(load, prompt):
@@ -119,9 +184,31 @@ def test_wrong_options_are_refused(load, name, value):
         load(**{name: value})
 
 
-def test_default_limit_fits_the_memory():
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024 if Path("/proc/meminfo").exists() else None
-    limit = default_cache_bytes()
-    assert 0 < limit <= 2 << 30
-    if memory is not None:
-        assert limit <= memory // 10
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        (None, 1_000_000_000),
+        ("max\n", 1_000_000_000),
+        ("4000000000\n", 400_000_000),
+        ("90000000000000\n", 1_000_000_000),
+        ("garbage", 1_000_000_000),
+    ],
+)
+def test_default_limit_is_a_tenth_of_the_memory_there_is(monkeypatch, tmp_path, container, expected):
+    memory = {"SC_PHYS_PAGES": 10_000_000_000 // 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", memory.__getitem__)
+    monkeypatch.setattr(limits, "_CONTAINER_LIMIT", tmp_path / "memory.max")
+    if container is not None:
+        (tmp_path / "memory.max").write_text(container)
+    assert abs(default_cache_bytes() - expected) < 4096
+    memory["SC_PHYS_PAGES"] *= 1000
+    assert default_cache_bytes() == (400_000_000 if container == "4000000000\n" else 2 << 30)
+
+
+def test_default_limit_without_the_systems_numbers(monkeypatch, tmp_path):
+    def fail(_):
+        raise ValueError("unrecognized configuration name")
+
+    monkeypatch.setattr("os.sysconf", fail)
+    monkeypatch.setattr(limits, "_CONTAINER_LIMIT", tmp_path / "nowhere")
+    assert default_cache_bytes() == (2 << 30) // 10

@@ -85,6 +85,7 @@ class PrefixCache:
         self._ledger = _core.MemoryLedger()
         self._disk: DiskTier | None = None
         self._writer: DiskWriter | None = None
+        self._parting: set[int] = set()  # keys of entries from which several sequences went on, be they held or not
         self._waiting: set[int] = set()  # keys of entries that are to be written
         self._written: set[int] = set()
         self._dropped: deque[_core.Snapshot] = deque()  # to be written, though no longer held
@@ -167,6 +168,7 @@ class PrefixCache:
             self._tree = RadixTree()
             self._entries.clear()
             self._ledger = _core.MemoryLedger()
+            self._parting.clear()
             self._waiting.clear()
             self._written.clear()
             self._dropped.clear()
@@ -249,6 +251,9 @@ class PrefixCache:
             self._next_key += 1
             self._entries[node.entry] = _Entry(snapshot, node)
             self._ledger.add(snapshot)
+            for place in (node, self._tree.entry_above(node)):
+                if place is not None and place.entry is not None and self._tree.continuations(place) > 1:
+                    self._parting.add(place.entry)
             if self._writer is not None:
                 self._waiting.add(node.entry)
             while self._ledger.bytes > self._limit and self._entries:
@@ -311,7 +316,7 @@ class PrefixCache:
         if self._disk is None or not entry.snapshot.has_logits:
             return False
         node, above = entry.node, self._tree.entry_above(entry.node)
-        if above is None or self._tree.continuations(node) != 1:
+        if above is None or node.entry in self._parting or self._tree.continuations(node) != 1:
             return True
         if entry.snapshot.bytes > self._disk.limit_bytes // _SMALL_SHARE:
             return False
@@ -326,8 +331,8 @@ class PrefixCache:
 
     def _drop(self, key: int) -> Node[int]:
         entry = self._entries.pop(key)
-        self._waiting.discard(key)
-        self._written.discard(key)
+        for keys in (self._parting, self._waiting, self._written):
+            keys.discard(key)
         self._ledger.remove(entry.snapshot)
         entry.node.entry = None
         return entry.node
@@ -342,5 +347,5 @@ class PrefixCache:
     def _refresh(self, match: Match[int], used: Node[int]) -> None:
         known = [node for node in match.path if node.entry is not None]
         for index, node in enumerate(known):
-            if node.entry is not None and (index == 0 or node is used or self._tree.continuations(node) > 1):
+            if node.entry is not None and (index == 0 or node is used or node.entry in self._parting):
                 self._entries.move_to_end(node.entry)
