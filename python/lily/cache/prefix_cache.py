@@ -251,9 +251,9 @@ class PrefixCache:
             self._next_key += 1
             self._entries[node.entry] = _Entry(snapshot, node)
             self._ledger.add(snapshot)
-            for place in (node, self._tree.entry_above(node)):
-                if place is not None and place.entry is not None and self._tree.continuations(place) > 1:
-                    self._parting.add(place.entry)
+            for one in (node, self._tree.entry_above(node)):
+                if one is not None and one.entry is not None and self._tree.continuations(one) > 1:
+                    self._parting.add(one.entry)
             if self._writer is not None:
                 self._waiting.add(node.entry)
             while self._ledger.bytes > self._limit and self._entries:
