@@ -142,10 +142,11 @@ class Model:
         snapshot_interval : int
             Tokens between the snapshots that `cached_session` takes within a long prompt; 0 for none.
         prefix_cache_dir : str or Path, optional
-            A directory that keeps what the prefix cache drops and, from `close` on, what it held: prompts start from
-            it after a restart. Its files hold the prompts' token ids. None keeps nothing.
+            A directory to which the prefix cache is written in the background: prompts start from it after a restart,
+            and in other processes that share it. Its files hold the prompts' token ids; other files in it are left
+            alone. None keeps nothing.
         prefix_cache_disk_bytes : int
-            Most bytes of its files.
+            Most bytes of the cache's files in the directory, whichever process or model wrote them.
         progress : callable or bool, optional
             For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
             a progress bar or not; None shows one where standard error is a terminal. A callable is also told of
@@ -298,6 +299,8 @@ class Model:
         ------
         CheckpointError
             The file is missing or damaged, or was saved with other weights, dimensions or another kv_cache_type.
+        NonFiniteError
+            The state in the file holds values that are NaN or infinite.
         ContextOverflowError
             The sequence is longer than this model's max_context.
         """
@@ -311,7 +314,10 @@ class Model:
         return session.decode(token)
 
     def close(self) -> None:
-        """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine."""
+        """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine.
+
+        What is not in ``prefix_cache_dir`` yet is written first, for at most ten seconds.
+        """
         self._cache._close_files()
         for session in list(self._sessions):
             session.close()

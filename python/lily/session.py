@@ -234,6 +234,8 @@ class Session:
         ------
         OSError
             The file cannot be written; an older one is still there.
+        NonFiniteError
+            The state holds values that are NaN or infinite.
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
