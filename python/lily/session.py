@@ -68,6 +68,8 @@ class Session:
         CancelledError, KeyboardInterrupt
             `cancel` was called, or Ctrl-C. The chunks computed before are part of the session: continue with
             ``prefill(ids[session.position - start:])``.
+        NonFiniteError
+            The logits are NaN or infinite; the message names the first place. The session is of no use until `reset`.
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """

@@ -9,10 +9,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
+
+#include "device/own_file.h"
 
 namespace lily::device::cuda {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "lily cubin 1\n";
+constexpr std::uintmax_t kMostBytes = 256U << 20;
 
 std::uint64_t fnv1a(std::string_view text, std::uint64_t hash) {
   for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
@@ -53,11 +55,9 @@ fs::path CubinCache::file_of(const std::string& key) const { return folder_ / (d
 
 std::optional<std::string> CubinCache::load(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
-  std::ifstream file(file_of(key), std::ios::binary);
-  std::ostringstream contents;
-  contents << file.rdbuf();  // takes what goes wrong as the end of the file
-  const std::string text = contents.str();
-  std::string_view rest = text;
+  const std::optional<std::string> text = read_own_file(file_of(key), kMostBytes);
+  if (!text) return std::nullopt;
+  std::string_view rest = *text;
   if (!rest.starts_with(kMagic) || rest.size() < kMagic.size() + 33) return std::nullopt;
   rest.remove_prefix(kMagic.size());
   const std::string_view check = rest.substr(0, 32);
@@ -72,6 +72,7 @@ void CubinCache::store(const std::string& key, const std::string& cubin) const {
   fs::create_directories(folder_, failed);
   if (failed) return;
   const fs::path path = file_of(key);
+  if (!may_replace(path, kMagic)) return;
   const std::size_t thread = std::hash<std::thread::id>{}(std::this_thread::get_id());
   fs::path temporary = path;
   for (const std::string& part : {std::to_string(getpid()), std::to_string(thread)}) (temporary += '.') += part;

@@ -9,10 +9,13 @@
 #include <map>
 #include <sstream>
 
+#include "device/own_file.h"
 #include "engine/error.h"
 
 namespace lily::device::metal {
 namespace {
+
+constexpr std::uintmax_t kMostBytes = 1U << 20;
 
 constexpr const char* kUnfinished =
     "the self-test did not come to an end when it was first run here; to run it again, delete ";
@@ -25,7 +28,7 @@ std::string one_line(std::string text) {
 // Lines of key, "on" or "off", reason, separated by tabs.
 std::map<std::string, TensorVerdict> read_all(const std::filesystem::path& file) {
   std::map<std::string, TensorVerdict> verdicts;
-  std::ifstream lines(file);
+  std::istringstream lines(read_own_file(file, kMostBytes).value_or(""));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
     std::string key;
@@ -78,8 +81,10 @@ std::optional<TensorVerdict> VerdictCache::find(const std::string& key) const {
 void VerdictCache::store(const std::string& key, const TensorVerdict& verdict) const {
   if (file_.empty()) return;
   auto verdicts = read_all(file_);
-  verdicts[one_line(key)] = {verdict.enabled, one_line(verdict.reason)};
   std::error_code ignored;
+  const bool absent = std::filesystem::symlink_status(file_, ignored).type() == std::filesystem::file_type::not_found;
+  if (verdicts.empty() && !absent) return;  // what is there is not ours
+  verdicts[one_line(key)] = {verdict.enabled, one_line(verdict.reason)};
   std::filesystem::create_directories(file_.parent_path(), ignored);
   const std::filesystem::path fresh = file_.string() + "." + std::to_string(::getpid());
   {
