@@ -36,6 +36,8 @@ from lily.text import (
     GenerationDefaults,
     TextGuard,
     Tokenizer,
+    answerable,
+    prepare_messages,
     read_generation_defaults,
     read_stop_tokens,
 )
@@ -415,7 +417,10 @@ class Model:
     ) -> list[int]:
         """Token ids of a conversation, as the checkpoint's template writes it.
 
-        The texts of control tokens, such as ``<|im_end|>``, are plain text where they stand in messages and tools.
+        The texts of control tokens, such as ``<|im_end|>``, are plain text where they stand in messages and tools, or
+        come together from several of their texts. A history is taken as it is: arguments of calls that are no JSON
+        object become the text of one parameter, lone surrogates U+FFFD, tool results without content empty ones, and
+        empty answers at the end are left out where the model is to answer.
 
         Parameters
         ----------
@@ -429,7 +434,10 @@ class Model:
             Passed to the template, e.g. ``enable_thinking=False``.
         """
         guard, template = self._text_guard, self.chat_template
-        text = guard.render(template, messages, tools, add_generation_prompt=add_generation_prompt, **template_kwargs)
+        prepared = prepare_messages(messages)
+        if add_generation_prompt:
+            prepared = answerable(prepared)
+        text = guard.render(template, prepared, tools, add_generation_prompt=add_generation_prompt, **template_kwargs)
         return guard.encode(text)
 
     @cached_property

@@ -302,13 +302,12 @@ def test_streams_tell_how_long_they_waited(client, monkeypatch):
 
 
 def test_errors_of_calls_name_the_message_as_given(client):
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}
     system = [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]
     result = {"role": "tool", "tool_call_id": "1", "content": "x"}
-    history = [*HELLO, {"role": "assistant", "tool_calls": [call]}, result]
+    history = [*HELLO, {"role": "assistant", "tool_calls": ["f"]}, result]
     error = ask(client, [*system, *history]).json()["error"]
     assert error["param"] == "messages[3]"
-    assert "not valid JSON" in error["message"]
+    assert "tool call 0: must be a mapping" in error["message"]
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])

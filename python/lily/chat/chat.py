@@ -26,7 +26,7 @@ from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, rese
 from lily.errors import BusyError, ContextOverflowError, InvalidArgumentError
 from lily.sampling import Sampling, check_seed
 from lily.session import Progress, Session, as_count
-from lily.text import checked_variables
+from lily.text import answerable, checked_variables
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -340,7 +340,7 @@ class Chat:
     def _with(self, message: dict[str, Any] | None) -> list[dict[str, Any]]:
         """The conversation to answer."""
         self._cancelled.clear()
-        messages = [*self._messages, *([] if message is None else [message])]
+        messages = answerable([*self._messages, *([] if message is None else [message])])
         if messages and messages[-1].get("role") == "assistant":
             raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
         return messages

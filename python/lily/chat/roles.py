@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from lily.errors import TemplateError
+from lily.quoting import quoted
 from lily.text.messages import prepare_messages
 
 __all__ = ["LaterSystem", "copied_messages", "normalize_messages"]
@@ -74,7 +75,7 @@ def copied_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
 def _checked(index: int, message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
     if role not in _ROLES:
-        raise TemplateError(f"message {index} has the role {role!r}; roles are {', '.join(_ROLES)}")
+        raise TemplateError(f"message {index} has the role {quoted(role)}; roles are {', '.join(_ROLES)}")
     call_id = message.get("tool_call_id")
     if role == "tool" and not isinstance(call_id, (str, type(None))):
         raise TemplateError(f"message {index}: tool_call_id must be a string, not a {type(call_id).__name__}")
@@ -83,8 +84,8 @@ def _checked(index: int, message: dict[str, Any]) -> dict[str, Any]:
 
 def _text(where: str, role: str, content: Any) -> str:
     if content is None:
-        if role in ("user", "tool"):
-            raise TemplateError(f"{where}: a {role} message must have content")
+        if role == "user":
+            raise TemplateError(f"{where}: a user message must have content")
         return ""
     if isinstance(content, str):
         return content
@@ -104,7 +105,9 @@ def _part_text(where: str, part: Any) -> str:
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return str(part["refusal"])
     if kind not in _TEXT_PARTS:
-        raise TemplateError(f"{where} is of type {kind!r}; this engine reads text only, no images, audio or files")
+        raise TemplateError(
+            f"{where} is of type {quoted(kind)}; this engine reads text only, no images, audio or files"
+        )
     text = part.get("text")
     if not isinstance(text, str):
         raise TemplateError(f"{where}: text must be a string, not a {type(text).__name__}")

@@ -3,7 +3,7 @@
 from lily.text.chat_template import ChatTemplate, checked_variables
 from lily.text.detokenizer import StreamingDetokenizer
 from lily.text.generation_config import GenerationDefaults, read_generation_defaults
-from lily.text.messages import prepare_messages
+from lily.text.messages import answerable, prepare_messages
 from lily.text.stop_tokens import read_stop_tokens
 from lily.text.text_guard import TextGuard
 from lily.text.tokenizer import Tokenizer
@@ -16,6 +16,7 @@ __all__ = [
     "TextGuard",
     "Tokenizer",
     "TokenizerConfig",
+    "answerable",
     "checked_variables",
     "prepare_messages",
     "read_generation_defaults",

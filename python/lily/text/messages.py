@@ -1,33 +1,85 @@
 """Brings chat messages into the form that chat templates expect.
 
-Policy about roles (merging leading system messages, converting later ones) belongs in `prepare_messages`.
+Policy about roles (merging leading system messages, converting later ones) belongs in `lily.chat.roles`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lily.errors import TemplateError
+from lily.quoting import quoted
 
-__all__ = ["prepare_messages"]
+__all__ = ["answerable", "prepare_messages", "template_value"]
+
+_DEPTH = 128  # of values within messages and tools; templates write them by recursion
+_RAW_ARGUMENTS = "arguments"  # the parameter that holds what is no object
 
 
 def prepare_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a copy of `messages` that a template can render; the input is left alone.
 
-    A ``developer`` message at index 0 becomes a ``system`` message. Tool-call arguments given as a JSON
-    string, as in OpenAI's format, become a mapping; an empty string stands for no arguments.
+    A ``developer`` message at index 0 becomes a ``system`` message. Tool-call arguments given as a JSON string, as in
+    OpenAI's format, become a mapping. What a history holds is never refused: arguments that are not a JSON object, cut
+    off perhaps, become the text of one parameter; no arguments, an empty string and null stand for none; a tool
+    message without content has the empty text.
 
     Raises
     ------
     TemplateError
-        A message is not a mapping with a role, or its tool calls are malformed; the message's index is named.
+        A message is not a mapping with a role, or its tool calls are no list of mappings; the message's index is named.
     """
-    if isinstance(messages, (str, bytes, Mapping)):
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
     return [_prepare(index, message) for index, message in enumerate(messages)]
+
+
+def answerable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Prepared messages without the empty answers at their end, which some clients leave there."""
+    end = len(messages)
+    while end and _is_empty_answer(messages[end - 1]):
+        end -= 1
+    return list(messages[:end])
+
+
+def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
+    """A copy of a value that holds only what JSON can hold; lone surrogates in texts become U+FFFD.
+
+    Raises
+    ------
+    TemplateError
+        It holds something else, or is nested too deeply.
+    """
+    if isinstance(value, str):
+        return _whole_characters(str(value))
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if depth == 0:
+        raise TemplateError(f"{where}: values are nested more than {_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        return {template_value(key, where, 0): template_value(item, where, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [template_value(item, where, depth - 1) for item in value]
+    raise TemplateError(f"{where}: a {type(value).__name__} is not JSON serializable; give its text")
+
+
+def _whole_characters(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _is_empty_answer(message: Mapping[str, Any]) -> bool:
+    if message.get("role") != "assistant" or message.get("tool_calls"):
+        return False
+    content = message.get("content")
+    parts = content if isinstance(content, (list, tuple)) else [content]
+    texts = [part.get("text", part) if isinstance(part, Mapping) else part for part in parts]
+    return not message.get("reasoning_content") and not any(texts)
 
 
 def _prepare(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,9 +88,11 @@ def _prepare(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     prepared = dict(message)
     role = prepared.get("role")
     if not isinstance(role, str):
-        raise TemplateError(f"message {index} must have a role string, but its role is {role!r}")
+        raise TemplateError(f"message {index} must have a role string, but its role is {quoted(role)}")
     if index == 0 and role == "developer":
         prepared["role"] = "system"
+    if role == "tool" and prepared.get("content") is None:
+        prepared["content"] = ""
     calls = prepared.get("tool_calls")
     if calls:
         if not isinstance(calls, (list, tuple)):
@@ -55,20 +109,41 @@ def _prepare_call(where: str, call: Any) -> dict[str, Any]:
     prepared = dict(call)
     function = prepared.get("function")
     if isinstance(function, Mapping):
-        prepared["function"] = _with_parsed_arguments(where, dict(function))
+        prepared["function"] = _with_mapped_arguments(function)
         return prepared
-    return _with_parsed_arguments(where, prepared)
+    return _with_mapped_arguments(prepared)
 
 
-def _with_parsed_arguments(where: str, function: dict[str, Any]) -> dict[str, Any]:
-    arguments = function.get("arguments")
+def _with_mapped_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
+    return {**function, "arguments": _mapped(function["arguments"])} if "arguments" in function else dict(function)
+
+
+def _mapped(arguments: Any) -> Mapping[str, Any]:
+    if arguments is None:
+        return {}
+    if isinstance(arguments, Mapping):
+        return arguments if _is_shallow(arguments) else {_RAW_ARGUMENTS: _as_text(arguments)}
     if not isinstance(arguments, str):
-        return function
+        return {_RAW_ARGUMENTS: _as_text(arguments)}
     try:
-        parsed = json.loads(arguments) if arguments.strip() else {}
-    except (ValueError, RecursionError) as error:
-        raise TemplateError(f"{where}: arguments are not valid JSON ({error})") from error
-    if not isinstance(parsed, dict):
-        raise TemplateError(f"{where}: arguments must be a JSON object, not a {type(parsed).__name__}")
-    function["arguments"] = parsed
-    return function
+        parsed = json.loads(arguments) if arguments.strip() else None
+    except (ValueError, RecursionError):
+        return {_RAW_ARGUMENTS: arguments}
+    if parsed is None:
+        return {}
+    return parsed if isinstance(parsed, dict) and _is_shallow(parsed) else {_RAW_ARGUMENTS: arguments}
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return quoted(value)
+
+
+def _is_shallow(value: Any, depth: int = _DEPTH - 8) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        return True
+    return depth > 0 and all(_is_shallow(item, depth - 1) for item in value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, is_internal_attribute
 
 from lily.text.template_budget import SHORT, counted, current_budget, text_size
 from lily.text.template_guards import CHECKED_OWNERS, check_format, checked_arguments, guard_filters, operate
+from lily.text.text_marks import BREAK, ESCAPE, ITSELF
 
 __all__ = ["TemplateRefusal", "bounded_range", "make_environment"]
 
@@ -31,6 +33,10 @@ RANGE_LIMIT = 1_000_000  # steps of range() in one rendering
 # What no chat template needs, and takes long on texts that are made for it.
 _NO_FILTERS = ("striptags", "urlize", "wordwrap")
 _NO_GLOBALS = ("lipsum",)
+
+
+# Marks of texts stay what they are.
+_BEYOND_ASCII = re.compile(f"{ESCAPE}[{BREAK}-\ufdde]|[^\x00-\x7e]")
 
 
 class TemplateRefusal(jinja2.TemplateError):
@@ -185,7 +191,14 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     # Jinja2's own tojson escapes HTML and sorts keys, which is not what models were trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _BEYOND_ASCII.sub(_escaped, text) if ensure_ascii else text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if match[0] == ESCAPE + ITSELF:
+        return json.dumps(ESCAPE)[1:-1]
+    return match[0] if match[0].startswith(ESCAPE) and len(match[0]) > 1 else json.dumps(match[0])[1:-1]
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -1,28 +1,23 @@
 """Keeps the texts that callers put into a conversation from acting as control tokens.
 
-A chat template mixes its own tokens, such as ``<|im_end|>``, with the texts of messages. If such a text holds the
-characters ``<|im_end|>``, it must not end the turn. So these characters are marked before rendering, and what is marked
-is encoded as plain text.
+A chat template mixes its own tokens, such as ``<|im_end|>``, with the texts of messages. If such texts hold the
+characters ``<|im_end|>``, alone or together with what they meet in the prompt, they must not end the turn. So these
+characters are marked before rendering, and what is marked is encoded as plain text.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lily.errors import TemplateError
 from lily.text.chat_template import ChatTemplate
-from lily.text.messages import prepare_messages
+from lily.text.messages import prepare_messages, template_value
+from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, as_in_place, pattern_of, without_marks
 from lily.text.tokenizer import Tokenizer
 
 __all__ = ["TextGuard"]
 
-# Code points that Unicode reserves for use inside programs; ESCAPE stands for itself where ITSELF follows it.
-_ESCAPE, _MARK, _ITSELF = "\ufdd0", "\ufdd1", "\ufdd2"
-_GUARDED = _ESCAPE + _MARK
-# The model writes these, and templates look for them; only users and tools have no business with them.
-_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _OUTSIDE_ROLES = ("user", "tool")
 
 
@@ -31,9 +26,11 @@ class TextGuard:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        tokens = sorted(tokenizer.added_tokens, key=len, reverse=True)
-        self._all = _any_of(tokens)
-        self._control = _any_of([token for token in tokens if token not in _TAGS])
+        self._ids = dict(tokenizer.added_tokens)
+        tokens = sorted(self._ids, key=len, reverse=True)
+        self._texts = pattern_of(tokens)
+        self._live = pattern_of([as_in_place(token) for token in tokens], escaped=True)
+        self._marks = TextMarks(tokens)
 
     def render(
         self,
@@ -44,31 +41,45 @@ class TextGuard:
     ) -> str:
         """The prompt of a conversation, for `encode`; arguments and errors as for `ChatTemplate.render`.
 
-        In texts of users and tools no token acts as such; elsewhere ``<think>`` and the tags of tool calls do.
+        In texts of users and tools, and in definitions of tools, no token acts as such; elsewhere ``<think>`` and the
+        tags of tool calls do where a single text holds them whole.
         """
-        given = prepare_messages(messages)  # arguments of calls may hide characters in JSON
+        given = template_value(prepare_messages(messages), "messages")
+        given_tools = None if tools is None else _as_list(tools)
+        options = {name: template_value(value, name) for name, value in variables.items()}
         plain: str | None = None
-        for outside in (self._all, self._control):
-            guarded = [_marked(message, self._pattern(message, outside)) for message in given]
-            guarded_tools = _marked(tools, self._control) if isinstance(tools, (list, tuple)) else tools
-            if guarded == given and guarded_tools == tools:
-                return template.render(given, tools, **variables)
+        tried: list[Any] = []
+        for strength, tags in _LEVELS:
+            inside = self._marks.marker(strength, "token")
+            outside = self._marks.marker(strength, tags)
+            guarded = (
+                [(outside if message.get("role") in _OUTSIDE_ROLES else inside)(message) for message in given],
+                outside(given_tools),
+                {name: inside(value) for name, value in options.items()},
+            )
+            if guarded == (given, given_tools, options):
+                return template.render(given, given_tools, **options) if plain is None else plain
+            if guarded in tried:
+                continue
+            tried.append(guarded)
             if plain is None:
-                plain = template.render(given, tools, **variables)
-            text = template.render(guarded, guarded_tools, **variables)
-            if self.plain(text) == plain:
-                return text
+                plain = template.render(given, given_tools, **options)
+            text = self._rendered(template, guarded)
+            if text is not None and self.plain(text) == plain:
+                return self._with_needed_marks(text)
         raise TemplateError("the chat template acts on control tokens in messages, which is not safe; remove them")
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a guarded prompt; those of the tokenizer where nothing is marked."""
-        if _ESCAPE not in text:
+        """The ids of a guarded prompt: those of its tokens that are not marked, and of the texts between them."""
+        if self._tokenizer.matches_added_tokens_exactly:
+            return self._encode_pieces(text)
+        if ESCAPE not in text:
             return self._tokenizer.encode(text)
         ids: list[int] = []
         unmarked = start = 0  # beginnings of the text that is not encoded yet, and of the current piece
-        for end, behind in [*(match.span() for match in self._all.finditer(text)), (len(text), len(text))]:
+        for end, behind in [*(match.span() for match in self._live.finditer(text)), (len(text), len(text))]:
             piece = text[start:end]
-            if _ESCAPE in piece:
+            if ESCAPE in piece:
                 ids += self._tokenizer.encode(text[unmarked:start])
                 ids += self._tokenizer.encode(self.plain(piece), parse_special=False)
                 unmarked = end
@@ -77,25 +88,57 @@ class TextGuard:
 
     def plain(self, text: str) -> str:
         """A guarded text without its marks."""
-        return text.replace(_GUARDED, "").replace(_ESCAPE + _ITSELF, _ESCAPE)
+        return without_marks(text)
 
-    def _pattern(self, message: Any, outside: re.Pattern[str]) -> re.Pattern[str]:
-        role = message.get("role") if isinstance(message, Mapping) else None
-        return outside if role in _OUTSIDE_ROLES else self._control
+    def _with_needed_marks(self, text: str) -> str:
+        """A guarded text without the marks of those pieces between tokens that hold no token's text."""
+        pieces = self._live.split(text)  # tokens at odd places
+        plain = [self.plain(piece) for piece in pieces]
+        needed = "".join(
+            piece if ESCAPE in bare or self._texts.search(bare) else bare
+            for piece, bare in zip(pieces, plain, strict=True)
+        )
+        return needed if [self.plain(piece) for piece in self._live.split(needed)] == plain else text
+
+    def _encode_pieces(self, text: str) -> list[int]:
+        ids: list[int] = []
+        start = 0
+        for match in self._live.finditer(text):
+            ids += self._encode_piece(text[start : match.start()])
+            ids.append(self._ids[match[0]])
+            start = match.end()
+        return ids + self._encode_piece(text[start:])
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        if not piece:
+            return []
+        piece = self.plain(piece)
+        # The encoder without added tokens is another one, made when it is first needed.
+        special = not self._tokenizer.normalizes_added_tokens and self._texts.search(piece) is None
+        return self._tokenizer.encode(piece, parse_special=special)
+
+    @staticmethod
+    def _rendered(template: ChatTemplate, guarded: tuple[Any, Any, dict[str, Any]]) -> str | None:
+        messages, tools, options = guarded
+        try:
+            return template.render(messages, tools, **options)
+        except TemplateError:  # it looks for something that the marks hide
+            return None
 
 
-def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, tokens)) if tokens else r"(?!)")
+# From the strongest marks to those that hide least from the template: what is marked in texts, and what becomes of
+# tags in texts of users and tools.
+_LEVELS: Final[tuple[tuple[Strength, TagUse], ...]] = (
+    ("everywhere", "text"),
+    ("everywhere", "in place"),
+    ("at ends", "text"),
+    ("at ends", "in place"),
+    ("at ends", "token"),
+)
 
 
-def _marked(value: Any, tokens: re.Pattern[str]) -> Any:
-    """A copy in which no text holds one of the tokens."""
-    if isinstance(value, str):
-        if _ESCAPE in value:
-            value = value.replace(_ESCAPE, _ESCAPE + _ITSELF)
-        return tokens.sub(lambda match: match[0][:1] + _GUARDED + match[0][1:], value)
-    if isinstance(value, Mapping):
-        return {_marked(key, tokens): _marked(item, tokens) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_marked(item, tokens) for item in value]
-    return value
+def _as_list(tools: Sequence[Mapping[str, Any]]) -> list[Any]:
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
+        raise TemplateError(f"tools must be a list of mappings, not a {type(tools).__name__}")
+    checked: list[Any] = template_value(list(tools), "tools")
+    return checked

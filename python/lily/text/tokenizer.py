@@ -36,10 +36,12 @@ class Tokenizer:
         """
         self._origin = origin
         self._tokenizer = _build(source, origin)
-        self._added = {
-            token_id: (token.content, bool(token.special))
-            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
-        }
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._added = {token_id: (token.content, bool(token.special)) for token_id, token in added.items()}
+        self.matches_added_tokens_exactly = not any(
+            token.lstrip or token.rstrip or token.single_word for token in added.values()
+        )  #: neither white space nor letters beside an added token matter to it
+        self.normalizes_added_tokens = any(token.normalized for token in added.values())
         self._bytes: dict[int, bytes] = {}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:

@@ -1,0 +1,162 @@
+"""The marks by which a rendered prompt shows which characters came from messages and must not act as tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+__all__ = [
+    "BREAK",
+    "ESCAPE",
+    "ITSELF",
+    "TAGS",
+    "Strength",
+    "TagUse",
+    "TextMarks",
+    "as_in_place",
+    "pattern_of",
+    "without_marks",
+]
+
+# Code points that Unicode reserves for use inside programs. ESCAPE stands for itself where ITSELF follows it; BREAK
+# behind it parts the characters of a token.
+ESCAPE, BREAK, ITSELF = "\ufdd0", "\ufdd1", "\ufdd2"
+_BROKEN = ESCAPE + BREAK
+#: The model writes these, and templates look for them; only users and tools have no business with them.
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+# Where a template looks for a tag in a text, the tag stays whole, and a mark of its own before or behind it says that
+# it is no token.
+_BEFORE = {tag: ESCAPE + chr(0xFDD3 + at) for at, tag in enumerate(TAGS)}
+_BEHIND = {tag: ESCAPE + chr(0xFDD9 + at) for at, tag in enumerate(TAGS)}
+_IN_PLACE = re.compile("\ufdd0[\ufdd3-\ufdde]")
+
+#: What is broken in a text: "everywhere", each character that begins or ends a token, whatever it may meet in the
+#: prompt; "at ends", whole tokens, and parts of tokens at the text's ends.
+Strength = Literal["everywhere", "at ends"]
+#: What becomes of `TAGS` in a text: "text", broken; "in place", whole, and marked as text; "token", left alone.
+TagUse = Literal["text", "in place", "token"]
+
+# Fields whose values templates compare, and which they write only between texts of their own.
+_STRUCTURE = ("role", "type", "id", "tool_call_id")
+
+
+class TextMarks:
+    """Marks texts for one set of tokens."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._tags = pattern_of([tag for tag in TAGS if tag in tokens])
+        self._known_tags = set(TAGS) & set(tokens)
+        self._tokens = pattern_of(tokens)
+        self._firsts = "".join(sorted({token[0] for token in tokens if _is_punctuation(token[0])}))
+        self._lasts = "".join(sorted({token[-1] for token in tokens if _is_punctuation(token[-1])}))
+        # Tokens that no character of these parts.
+        self._others = pattern_of(
+            [token for token in tokens if token[0] not in self._firsts and token[-1] not in self._lasts]
+        )
+        self._longest = max(map(len, tokens), default=0)
+        self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
+        self._suffixes = {token[-length:] for token in tokens for length in range(1, len(token))}
+        self._joined = "\0".join(tokens)
+
+    def marker(self, strength: Strength, tags: TagUse) -> Callable[[Any], Any]:
+        """A function that copies a value and marks its texts."""
+        break_text = self._break_everywhere if strength == "everywhere" else self._break_ends
+
+        def mark_text(text: str, inner: bool) -> str:
+            if ESCAPE in text:
+                text = text.replace(ESCAPE, ESCAPE + ITSELF)
+            broken = self._outside_tags(text, tags, break_text)
+            return self._break_inner_part(text) if inner and broken == text else broken
+
+        def mark(value: Any, inner: bool = True, keys: bool = False) -> Any:
+            if isinstance(value, str):
+                return mark_text(value, inner)
+            if isinstance(value, Mapping):
+                return {
+                    mark_text(key, keys) if isinstance(key, str) else key: mark(
+                        item, keys or key not in _STRUCTURE, keys or key == "arguments"
+                    )
+                    for key, item in value.items()
+                }
+            if isinstance(value, list):
+                return [mark(item, inner, keys) for item in value]
+            return value
+
+        return mark
+
+    def _outside_tags(self, text: str, tags: TagUse, break_text: Callable[[str], str]) -> str:
+        if tags == "text" or self._tags.search(text) is None:
+            return break_text(text)
+        parts: list[str] = []
+        start = 0
+        for match in self._tags.finditer(text):
+            parts.append(break_text(text[start : match.start()]))
+            tag = match[0]
+            if tags == "token":
+                parts.append(tag)
+            elif text[: match.start()].strip():
+                parts.append(_BEFORE[tag] + tag)
+            else:  # where templates look for the beginning of a text
+                parts.append(tag + _BEHIND[tag])
+            start = match.end()
+        parts.append(break_text(text[start:]))
+        return "".join(parts)
+
+    def _break_everywhere(self, text: str) -> str:
+        for character in self._firsts:
+            text = text.replace(character, character + _BROKEN)
+        for character in self._lasts:
+            text = text.replace(character, _BROKEN + character)
+        return self._others.sub(_parted, text)
+
+    def _break_ends(self, text: str) -> str:
+        text = self._tokens.sub(_parted, text)
+        kept = text.rstrip()
+        end = next(
+            (n for n in range(min(self._longest, len(kept)), 0, -1) if kept[len(kept) - n :] in self._prefixes), 0
+        )
+        if end:
+            at = len(kept) - end + 1
+            text = text[:at] + _BROKEN + text[at:]
+        start = len(text) - len(text.lstrip())
+        if any(text[start : start + n] in self._suffixes for n in range(1, self._longest)):
+            text = text[:start] + _BROKEN + text[start:]
+        return text
+
+    def _break_inner_part(self, text: str) -> str:
+        """Breaks the middle of a token, which could stand between two ends of the template's."""
+        part = text.strip()
+        if not 0 < len(part) <= self._longest or part not in self._joined:
+            return text
+        start = len(text) - len(text.lstrip())
+        return text[:start] + _BROKEN + text[start:]
+
+
+def pattern_of(tokens: Sequence[str], *, escaped: bool = False) -> re.Pattern[str]:
+    """Finds any of the tokens; `escaped` if they are patterns already. Tried in the given order."""
+    return re.compile(f"({'|'.join(tokens if escaped else map(re.escape, tokens))})" if tokens else r"((?!))")
+
+
+def as_in_place(token: str) -> str:
+    """The pattern of a token in a marked text, where no mark says that it is text."""
+    pattern = re.escape(token)
+    if token in TAGS:
+        return f"(?<!{_BEFORE[token]}){pattern}(?!{_BEHIND[token]})"
+    return f"(?<!{_BROKEN}){pattern}(?!{_BROKEN})" if len(token) == 1 else pattern
+
+
+def without_marks(text: str) -> str:
+    """The text as it was before it was marked."""
+    if ESCAPE not in text:
+        return text
+    text = _IN_PLACE.sub("", text.replace(_BROKEN, ""))
+    return text.replace(ESCAPE + ITSELF, ESCAPE)
+
+
+def _parted(match: re.Match[str]) -> str:
+    return match[0][:1] + _BROKEN + match[0][1:]
+
+
+def _is_punctuation(character: str) -> bool:
+    return not character.isalnum() and not character.isspace()
