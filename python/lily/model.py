@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from os import PathLike
@@ -24,8 +24,9 @@ from lily.cache.own_files import cache_path
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.engine_options import COMPILING, COPYING, arithmetic_of, choose_backend, make_engine_options
-from lily.errors import ClosedError, ConfigError
+from lily.errors import BusyError, ClosedError, ConfigError
 from lily.fingerprint import WeightsIdentity
+from lily.open_objects import OpenObjects
 from lily.options import Options
 from lily.sampling import Sampling
 from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
@@ -41,7 +42,7 @@ from lily.text import (
     read_generation_defaults,
     read_stop_tokens,
 )
-from lily.whole_numbers import whole_number
+from lily.whole_numbers import real_number, whole_number
 
 if TYPE_CHECKING:
     from lily.chat import Chat
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 logger = logging.getLogger("lily")
+
+DEFAULT_CLOSE_SECONDS = 60.0
 
 
 def _no_progress(what: str, done: int, total: int) -> None:
@@ -80,8 +83,9 @@ class Model:
         self._checkpoint = checkpoint
         self._native: _core.Model | None = native
         self._gpu_options = gpu_options or Options()
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._open_objects = OpenObjects()
+        self._sessions = self._open_objects.sessions
+        self._close_lock = threading.RLock()
         self._cache = PrefixCache(prefix_cache_bytes)
         self._identity = WeightsIdentity(checkpoint)
         self._snapshot_interval = snapshot_interval
@@ -224,9 +228,7 @@ class Model:
         seed : int, optional
             Seed of its random draws, 0 to 2**64 - 1; random by default.
         """
-        session = Session(self, _core.Session(self._open()), seed)
-        self._sessions.add(session)
-        return session
+        return self._open_objects.add_session(Session(self, _core.Session(self._open()), seed))
 
     def prefill(self, ids: Tokens, *, progress: Progress | None = None) -> Session:
         """A new session that holds `ids`; its logits are in ``session.logits``. See `Session.prefill`."""
@@ -315,24 +317,48 @@ class Model:
         """Append one token to a session: ``session.decode(token)``."""
         return session.decode(token)
 
-    def close(self) -> None:
+    def close(self, *, timeout: float = DEFAULT_CLOSE_SECONDS) -> None:
         """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine.
 
-        What is not in ``prefix_cache_dir`` yet is written first, for at most ten seconds.
+        Calls that run in other threads are cancelled, and waited for: each ends after its chunk or token, with
+        `CancelledError`. What threads try from then on raises `ClosedError`. When several threads close the model, each
+        returns when it is closed. What is not in ``prefix_cache_dir`` yet is written, for at most ten seconds.
+
+        Parameters
+        ----------
+        timeout : float
+            Most seconds to wait for those calls.
+
+        Raises
+        ------
+        BusyError
+            It was called within a call of this model, by a progress callback: nothing was changed. Or a call has not
+            ended in time: the model takes no new calls, and `close` may be tried again.
         """
-        self._cache._close_files()
-        for session in list(self._sessions):
-            session.close()
-        for snapshot in list(self._snapshots):
-            snapshot.close()
-        self._cache.clear()
-        self._native = None
+        deadline = time.monotonic() + real_number("timeout", timeout, 0)
+        self._open_objects.refuse_own_call()
+        if not self._close_lock.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
+            raise BusyError("the model is being closed by another thread, which waits for calls that have not ended")
+        try:
+            self._open_objects.close_all(deadline)
+            try:
+                self._cache._close_files()
+            finally:
+                self._cache._close()
+                self._native = None
+        finally:
+            self._close_lock.release()
 
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except BusyError as error:
+            if error_type is None:
+                raise
+            logger.warning("%s", error)  # what goes wrong in the block matters more
 
     # -- chat ------------------------------------------------------------------------------------------------------
 
@@ -551,8 +577,7 @@ class Model:
         raise TypeError("a lily.Model cannot be pickled: its weights are mapped in this process; load it there instead")
 
     def _track(self, snapshot: Snapshot) -> Snapshot:
-        self._snapshots.add(snapshot)
-        return snapshot
+        return self._open_objects.add_snapshot(snapshot)
 
     @property
     def _arithmetic(self) -> str:

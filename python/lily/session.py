@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.errors import BusyError, InvalidArgumentError
+from lily.errors import BusyError, ClosedError, InvalidArgumentError
 from lily.generation import Generation, TokenMask
 from lily.sampling import Sampling, check_seed
 from lily.snapshot import Snapshot
@@ -304,6 +304,8 @@ class Session:
             return f"<lily.Session position={self.position} state_bytes={self.state_bytes}>"
         except BusyError:
             return "<lily.Session in use>"
+        except ClosedError:  # meanwhile, by another thread
+            return "<lily.Session closed>"
 
     def _repr_html_(self) -> str:
         from lily.notebook import session_html

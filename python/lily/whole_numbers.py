@@ -1,12 +1,15 @@
-"""whole_number: the check of counts, lengths and limits that callers give."""
+"""The checks of numbers that callers give: counts, lengths and limits, and real numbers."""
 
 from __future__ import annotations
 
+import math
 import operator
+from typing import Any
 
-from lily.errors import ConfigError, LilyError
+from lily.errors import ConfigError, InvalidArgumentError, LilyError
+from lily.quoting import quoted
 
-__all__ = ["whole_number"]
+__all__ = ["real_number", "whole_number"]
 
 _MOST = (1 << 63) - 1
 
@@ -22,10 +25,30 @@ def whole_number(
         It is not; or an error of `error_type`.
     """
     try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
+        number = least - 1 if type(value).__name__ in ("bool", "bool_") else operator.index(value)
+    except Exception:  # whatever a value's own method raises
         number = least - 1
     if not least <= number <= most:
         limits = f"of at least {least:,}" if most == _MOST else f"from {least:,} to {most:,}"
-        raise error_type(f"{name} must be a whole number {limits}, not {value!r}")
+        raise error_type(f"{name} must be a whole number {limits}, not {quoted(value)}")
+    return number
+
+
+def real_number(
+    name: str, value: Any, least: float, most: float = math.inf, error_type: type[LilyError] = InvalidArgumentError
+) -> float:
+    """`value` as a float, if it is a number (no bool, no text) from `least` to `most`, and not NaN.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is not; or an error of `error_type`.
+    """
+    try:
+        number = math.nan if isinstance(value, (bool, str, bytes, bytearray)) else float(value)
+    except Exception:  # whatever a value's own method raises
+        number = math.nan
+    if not least <= number <= most:
+        limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise error_type(f"{name} must be a number {limits}, not {quoted(value)}")
     return number

@@ -89,6 +89,7 @@ class PrefixCache:
         self._waiting: set[int] = set()  # keys of entries that are to be written
         self._written: set[int] = set()
         self._dropped: deque[_core.Snapshot] = deque()  # to be written, though no longer held
+        self._closed = False
         self._hits = self._misses = self._cached_tokens = self._computed_tokens = self._evictions = 0
 
     @property
@@ -173,6 +174,12 @@ class PrefixCache:
             self._written.clear()
             self._dropped.clear()
 
+    def _close(self) -> None:
+        """Drop everything and keep nothing from now on, whoever is about to insert something."""
+        with self._lock:
+            self._closed = True
+            self.clear()
+
     def stats(self) -> CacheStats:
         """Counters and sizes now."""
         with self._lock:
@@ -241,6 +248,8 @@ class PrefixCache:
         if place is not None:
             raise NonFiniteError(f"the state is not finite ({place}); reset() the session and prefill its tokens again")
         with self._lock:
+            if self._closed:
+                return
             node = self._tree.insert(ids)
             if node.entry is not None:
                 if self._entries[node.entry].snapshot.has_logits or not snapshot.has_logits:

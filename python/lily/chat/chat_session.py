@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from lily.chat.events import Done, Timings, Usage
 from lily.chat.prompt_encoder import EncodedPrompt
 from lily.chat.turn_prompt import PrefillCancelledError
-from lily.errors import CancelledError
+from lily.errors import CancelledError, ClosedError
 from lily.session import Progress, Session
 
 if TYPE_CHECKING:
@@ -55,10 +56,11 @@ class ChatSession:
         return session, cached, time.perf_counter() - began
 
     def keep(self, session: Session) -> None:
-        """Leave a session's state to the prefix cache and close it."""
-        if session.position:
-            self._model.cache.insert(session)
-        session.close()
+        """Leave a session's state to the prefix cache and close it; there is none to leave of a closed model."""
+        with contextlib.suppress(ClosedError):
+            if session.position:
+                self._model.cache.insert(session)
+            session.close()
 
     def close(self) -> None:
         """Leave the latest state to the prefix cache."""

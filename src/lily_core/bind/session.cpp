@@ -125,6 +125,8 @@ void bind_session(nb::module_& module) {
           "ids"_a, "progress"_a.none())
       .def("reset", &Session::reset)
       .def("close", &Session::close)
+      .def("begin_close", &Session::begin_close)
+      .def_prop_ro("is_called_here", &Session::is_called_here)
       .def_prop_ro("closed", &Session::closed)
       .def_prop_ro("position", &Session::position)
       .def_prop_ro("tokens", &Session::tokens)

@@ -29,6 +29,9 @@ std::optional<DeviceChoice> device_choice(const TokenRequest& request, std::int6
 
 // The most tokens that are computed once more to find where values first are not finite.
 constexpr std::size_t kSearchedTokens = 16384;
+[[noreturn]] void refuse_closed_session() {
+  throw Error(ErrorKind::closed, "this session is closed; make a new one with model.session()");
+}
 
 [[noreturn]] void refuse_second_caller() {
   throw Error(
@@ -47,14 +50,21 @@ class Session::Entry {
     // Reading a property takes no time: wait for that, so that an observer never makes a call fail.
     for (Use found = Use::none; !session_.use_.compare_exchange_weak(found, use, std::memory_order_acquire);
          found = Use::none) {
-      if (found == Use::calling) refuse_second_caller();
+      if (found == Use::none || found == Use::reading) continue;
+      if (use != Use::closing && session_.closing_.load(std::memory_order_relaxed)) refuse_closed_session();
+      refuse_second_caller();
     }
-    if (session_.model_ == nullptr) {
+    const bool refused = use == Use::calling && session_.closing_.load(std::memory_order_relaxed);
+    if (session_.model_ == nullptr || refused) {
       session_.use_.store(Use::none, std::memory_order_release);
-      throw Error(ErrorKind::closed, "this session is closed; make a new one with model.session()");
+      refuse_closed_session();
     }
+    if (use == Use::calling) session_.caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
-  ~Entry() { session_.use_.store(Use::none, std::memory_order_release); }
+  ~Entry() {
+    session_.caller_.store({}, std::memory_order_relaxed);  // or a later call of another thread would seem to be ours
+    session_.use_.store(Use::none, std::memory_order_release);
+  }
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
@@ -143,7 +153,8 @@ void Session::check_room(std::int64_t count) const {
 
 void Session::between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const {
   if (progress) progress(done, total);
-  if (done < total && cancelled_.load(std::memory_order_relaxed)) {
+  if (done == total) return;
+  if (cancelled_.load(std::memory_order_relaxed) || closing_.load(std::memory_order_relaxed)) {
     throw Error(ErrorKind::cancelled, "the call was cancelled; the session holds what was computed before");
   }
 }
@@ -370,7 +381,7 @@ void Session::restore(const Snapshot& snapshot) {
 
 void Session::close() {
   if (closed()) return;
-  const Entry entry(*this);
+  const Entry entry(*this, Use::closing);
   state_.reset();
   tokens_.clear();
   pending_.reset();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/model.h"
@@ -75,6 +76,13 @@ class Session {
   // Goes on from a snapshot of a session of the same model.
   void restore(const Snapshot& snapshot);
   void close();
+  // From any thread: cancels the call in progress and refuses every later one but close().
+  void begin_close() { closing_.store(true, std::memory_order_relaxed); }
+  // Whether the call in progress is one of this thread, which asks from within a callback.
+  [[nodiscard]] bool is_called_here() const {
+    return use_.load(std::memory_order_acquire) == Use::calling &&
+           caller_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
 
   [[nodiscard]] bool closed() const { return model_ == nullptr; }
   [[nodiscard]] std::int64_t position() const;
@@ -118,8 +126,10 @@ class Session {
   bool logits_on_device_ = false;  // of a step whose token the device picked: few callers look at them
   Sampler sampler_;
   std::atomic<bool> cancelled_{false};
-  enum class Use : std::uint8_t { none, reading, calling };
+  std::atomic<bool> closing_{false};
+  enum class Use : std::uint8_t { none, reading, calling, closing };
   mutable std::atomic<Use> use_{Use::none};
+  mutable std::atomic<std::thread::id> caller_;  // of the latest call
 };
 
 }  // namespace lily
