@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from lily.interpreters import require_main_interpreter
+
+require_main_interpreter()
+
+# ruff: noqa: E402 -- what follows loads the native module
 from lily import errors
 from lily._version import __version__
 from lily.bench.ablation import ablate

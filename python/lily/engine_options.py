@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from lily import _core
+from lily.arguments import check_text
 from lily.checkpoint import Checkpoint, plan
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ConfigError, MemoryLimitError
 from lily.options import Options
+from lily.quoting import quoted
 from lily.whole_numbers import whole_number
 
 __all__ = ["COMPILING", "COPYING", "arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
@@ -36,6 +38,7 @@ def choose_backend(name: str) -> str:
     BackendError
         It is not in this build or not on this machine.
     """
+    check_text("backend", name, BackendError)
     if name == "cpu":  # looking for GPUs would start CUDA here, and a process forked from this one could not use it
         return name
     names = available_backends()
@@ -45,7 +48,9 @@ def choose_backend(name: str) -> str:
         if name in _GPUS:
             _core.device.open(name)  # its error says what is missing
         listed = ", ".join(f'"{known}"' for known in ("auto", *names))
-        raise BackendError(f'backend "{name}" is not part of this build or not on this machine; available: {listed}')
+        raise BackendError(
+            f'backend "{name[:80]}" is not part of this build or not on this machine; available: {listed}'
+        )
     return name
 
 
@@ -69,13 +74,13 @@ def make_engine_options(
     native.max_context = _count("max_context", max_context)
     native.prefill_chunk = _count("prefill_chunk", prefill_chunk)
     native.weights = _text("weights", weights)
-    native.cpu_isa = _text("cpu_isa", cpu_isa or "")
-    native.kv_cache_type = _text("kv_cache_type", kv_cache_type or "float16")
+    native.cpu_isa = _text("cpu_isa", "" if cpu_isa is None else cpu_isa)
+    native.kv_cache_type = _text("kv_cache_type", "float16" if kv_cache_type is None else kv_cache_type)
     if options is not None:
         if backend == "cpu":
             raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
         if not isinstance(options, Options):
-            raise ConfigError(f"options must be lily.Options, not {options!r}")
+            raise ConfigError(f"options must be lily.Options, not {quoted(options)}")
         native.gpu = options._native()
     if backend != "cpu":
         _refuse_cpu_options(backend, cpu_isa, kv_cache_type)
@@ -115,8 +120,7 @@ def _count(name: str, value: int | None) -> int:
 
 
 def _text(name: str, value: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} must be a string, not {value!r}")
+    check_text(name, value, ConfigError)
     return value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "BackendError",
     "BusyError",
@@ -20,8 +22,15 @@ __all__ = [
 ]
 
 
+# No message is longer, and no word in it: whatever was given is quoted in a few characters.
+_LONGEST_MESSAGE, _LONGEST_WORD = 4000, re.compile(r"\S{400,}")
+
+
 class LilyError(Exception):
-    """Base class of every exception that Lily raises on purpose."""
+    """Base class of every exception that Lily raises on purpose. Its texts are short, and can be printed anywhere."""
+
+    def __init__(self, *arguments: object, **fields: object) -> None:
+        super().__init__(*(_short(value) if isinstance(value, str) else value for value in arguments), **fields)
 
 
 class CheckpointError(LilyError, ValueError):
@@ -74,3 +83,9 @@ class TemplateError(LilyError, ValueError):
 
 class MissingExtraError(LilyError, ImportError):
     """An optional dependency is not installed."""
+
+
+def _short(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    text = _LONGEST_WORD.sub(lambda match: f"{match[0][:120]}...{match[0][-40:]}", text)
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-500:]}"

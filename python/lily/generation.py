@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
+from lily.arguments import as_items, check_callable
 from lily.errors import InvalidArgumentError
 from lily.sampling import Sampling
+from lily.token_ids import as_token_ids
 
 if TYPE_CHECKING:
     from lily.session import Session
@@ -88,6 +90,7 @@ class Generation(Iterator[GeneratedToken]):
         if len(self.tokens) >= self._limit:
             self.finish_reason = "length"
             raise StopIteration
+        check_callable("mask", self.mask)
         mask = None if self.mask is None else self._checked(self.mask())
         choice = self._session._native.next_token(self._request, mask, self._revision)
         token = (
@@ -115,7 +118,10 @@ class Generation(Iterator[GeneratedToken]):
         InvalidArgumentError, CancelledError, BusyError, ClosedError
             As `Session.prefill`.
         """
-        fitting = list(ids[: self._limit - len(self.tokens)])
+        given = as_items("ids", ids, "a list of token ids")
+        if given:
+            given = as_token_ids(given).tolist()
+        fitting = given[: self._limit - len(self.tokens)]
         if fitting and self.finish_reason is None:
             self._session.prefill(fitting)
             self._revision = self._session._native.begin_generation()
@@ -127,6 +133,10 @@ class Generation(Iterator[GeneratedToken]):
         if mask is None:
             return None
         words = (self._candidates + 31) // 32
+        if not isinstance(mask, np.ndarray):
+            raise InvalidArgumentError(
+                f"a mask must be a NumPy array, uint32 of shape [{words}] or more, not a {type(mask).__name__}"
+            )
         if mask.dtype != np.uint32 or mask.ndim != 1 or mask.size < words:
             raise InvalidArgumentError(
                 f"a mask must be uint32 of shape [{words}] or more, not {mask.dtype} of shape {list(mask.shape)}"

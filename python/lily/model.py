@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lily import _core
 from lily._native import native_config, native_source
+from lily.arguments import as_flag, as_path
 from lily.cache import PrefixCache
 from lily.cache.cached_prefill import as_positions, cached_prefill
 from lily.cache.disk_tier import DiskTier
@@ -24,11 +25,11 @@ from lily.cache.own_files import cache_path
 from lily.checkpoint import Checkpoint, ModelConfig, Plan, plan, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
 from lily.engine_options import COMPILING, COPYING, arithmetic_of, choose_backend, make_engine_options
-from lily.errors import BusyError, ClosedError, ConfigError
+from lily.errors import BusyError, ClosedError, ConfigError, InvalidArgumentError
 from lily.fingerprint import WeightsIdentity
 from lily.open_objects import OpenObjects
 from lily.options import Options
-from lily.sampling import Sampling
+from lily.sampling import Sampling, check_seed
 from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
 from lily.session_file import load_snapshot
 from lily.snapshot import Snapshot
@@ -180,9 +181,9 @@ class Model:
         )
         interval = whole_number("snapshot_interval", snapshot_interval, 0)
         disk_bytes = whole_number("prefix_cache_disk_bytes", prefix_cache_disk_bytes, 0)
-        if prefix_cache_dir is not None and cache_bytes == 0:
-            raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
         cache_directory = None if prefix_cache_dir is None else cache_path(prefix_cache_dir)
+        if cache_directory is not None and cache_bytes == 0:
+            raise ConfigError("prefix_cache_dir needs a prefix cache: prefix_cache_bytes must not be 0")
         checkpoint = read_checkpoint(resolve_source(source, progress=progress))
         engine_options = make_engine_options(
             checkpoint,
@@ -308,13 +309,16 @@ class Model:
         ContextOverflowError
             The sequence is longer than this model's max_context.
         """
-        snapshot, saved_seed = load_snapshot(path, self)
-        session = self.session(seed=saved_seed if seed is None else seed)
+        own_seed = None if seed is None else check_seed(seed)
+        snapshot, saved_seed = load_snapshot(as_path("path", path), self)
+        session = self.session(seed=saved_seed if own_seed is None else own_seed)
         snapshot.restore_into(session._native)
         return session
 
     def decode(self, session: Session, token: int) -> npt.NDArray[np.float32]:
         """Append one token to a session: ``session.decode(token)``."""
+        if not isinstance(session, Session):
+            raise InvalidArgumentError(f"session must be a lily.Session, not a {type(session).__name__}")
         return session.decode(token)
 
     def close(self, *, timeout: float = DEFAULT_CLOSE_SECONDS) -> None:
@@ -461,6 +465,7 @@ class Model:
         """
         guard, template = self._text_guard, self.chat_template
         prepared = prepare_messages(messages)
+        add_generation_prompt = as_flag("add_generation_prompt", add_generation_prompt)
         if add_generation_prompt:
             prepared = answerable(prepared)
         text = guard.render(template, prepared, tools, add_generation_prompt=add_generation_prompt, **template_kwargs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lily import _core
 from lily.errors import ConfigError
+from lily.quoting import quoted
 
 __all__ = ["MECHANISMS", "Mechanism", "Options"]
 
@@ -73,13 +74,13 @@ class Options:
         changes: dict[str, bool | int] = {}
         for name in mechanisms:
             if not isinstance(name, str):
-                raise ConfigError(f"a mechanism is named by a string as 'D4', not {name!r}")
+                raise ConfigError(f"a mechanism is named by a string as 'D4', not {quoted(name)}")
             if name.upper() in _ELSEWHERE:
                 raise ConfigError(_ELSEWHERE[name.upper()])
             prefix = "" if name.lower() == "all" else name.lower()
             found = [mechanism for key, mechanism in MECHANISMS.items() if key.lower().startswith(prefix)]
             if not found or len(prefix) == 1 or not name:
-                raise ConfigError(f"there is no mechanism {name!r}; there are {', '.join(MECHANISMS)}")
+                raise ConfigError(f"there is no mechanism {quoted(name)}; there are {', '.join(MECHANISMS)}")
             for mechanism in found:
                 changes[mechanism.field] = mechanism.off
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
@@ -90,9 +91,9 @@ class Options:
             value = getattr(self, field.name)
             try:
                 setattr(native, field.name, value)
-            except TypeError:
+            except (TypeError, ValueError, OverflowError):
                 kind = type(field.default).__name__
-                raise ConfigError(f"option {field.name} must be of type {kind}, not {value!r}") from None
+                raise ConfigError(f"option {field.name} must be of type {kind}, not {quoted(value)}") from None
         native.validate()
         return native
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from lily import _core
 from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 from lily.whole_numbers import whole_number
 
 __all__ = ["Sampling"]
@@ -62,13 +66,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
-        try:
-            self._native().validate()
-        except TypeError:
-            raise InvalidArgumentError(
-                f"temperature, top_p, min_p and the penalties must be numbers, and top_k an integer of at most "
-                f"2**63 - 1, not {self}"
-            ) from None
+        for name in _REAL:
+            object.__setattr__(self, name, _as_float(name, getattr(self, name)))
+        object.__setattr__(self, "top_k", whole_number("top_k", self.top_k, 0, error_type=InvalidArgumentError))
+        self._native().validate()
         if self.seed is not None:
             object.__setattr__(self, "seed", check_seed(self.seed))
 
@@ -92,8 +93,8 @@ class Sampling:
         InvalidArgumentError
             There is no such profile; the message lists them.
         """
-        if name not in _PROFILES:
-            raise InvalidArgumentError(f"there is no sampling profile {name!r}; there are {', '.join(_PROFILES)}")
+        if not isinstance(name, str) or name not in _PROFILES:
+            raise InvalidArgumentError(f"there is no sampling profile {quoted(name)}; there are {', '.join(_PROFILES)}")
         return _PROFILES[name]
 
     def _native(self) -> _core.Sampling:
@@ -114,23 +115,38 @@ def check_seed(seed: int) -> int:
     return whole_number("seed", seed, 0, (1 << 64) - 1, InvalidArgumentError)
 
 
+def _as_float(name: str, value: Any) -> float:
+    """The value as a float; its range is checked by the core."""
+    try:
+        if not isinstance(value, (bool, np.bool_, str, bytes, bytearray)) and np.ndim(value) == 0:
+            return float(value)
+    except (TypeError, ValueError, ArithmeticError):
+        pass
+    raise InvalidArgumentError(
+        f"temperature, top_p, min_p and the penalties must be numbers, and {name} is {quoted(value)}"
+    )
+
+
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
     if not isinstance(bias, Mapping):
-        raise InvalidArgumentError(f"logit_bias must map token ids to numbers, not {bias!r}")
+        raise InvalidArgumentError(f"logit_bias must map token ids to numbers, not {quoted(bias)}")
     checked: dict[int, float] = {}
     for token, value in bias.items():
         try:
             number = operator.index(token)
+            if isinstance(token, bool) or isinstance(value, (bool, str, bytes, bytearray)):
+                raise TypeError
             checked[number] = float(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, ArithmeticError):
             raise InvalidArgumentError(
-                f"logit_bias must map token ids to numbers, not {token!r} to {value!r}"
+                f"logit_bias must map token ids to numbers, not {quoted(token)} to {quoted(value)}"
             ) from None
         if not 0 <= number < 1 << 31:
-            raise InvalidArgumentError(f"logit_bias holds the id {number}, which is no token")
+            raise InvalidArgumentError(f"logit_bias holds the id {quoted(number)}, which is no token")
     return checked
 
 
+_REAL = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _PROFILES = {
     "thinking": Sampling(temperature=1.0, top_p=0.95, top_k=20, presence_penalty=1.5),
     "coding": Sampling(temperature=0.6, top_p=0.95, top_k=20),

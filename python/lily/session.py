@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from lily import _core
+from lily.arguments import as_flag, as_path, check_callable
 from lily.errors import BusyError, ClosedError, InvalidArgumentError
 from lily.generation import Generation, TokenMask
 from lily.sampling import Sampling, check_seed
 from lily.snapshot import Snapshot
+from lily.token_ids import Tokens, as_stop_ids, as_token_ids
 from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["Progress", "Session"]
+__all__ = ["Progress", "Session", "Tokens", "as_count", "as_token_ids", "checked_progress"]
 
 #: Called as ``progress(done, total)`` in tokens after every chunk of a long call.
 Progress = Callable[[int, int], object]
-
-Tokens = Sequence[int] | npt.NDArray[np.integer]
 
 
 class Session:
@@ -154,6 +153,9 @@ class Session:
         """
         limit = None if max_tokens is None else as_count("max_tokens", max_tokens)
         chosen = self._model.default_sampling if sampling is None else sampling
+        if not isinstance(chosen, Sampling):
+            raise InvalidArgumentError(f"sampling must be a lily.Sampling, not a {type(sampling).__name__}")
+        check_callable("mask", mask)
         stops = self._model.stop_tokens if stop_tokens is None else stop_tokens
         remaining = self._model.max_context - self.position
         return Generation(
@@ -184,8 +186,9 @@ class Session:
             Natural logarithms of the probabilities of ``ids[1:]``, float32 [len(ids) - 1]; with `return_argmax` also
             the most probable ids, int32 [len(ids) - 1]. The perplexity is ``exp(-mean)``.
         """
+        with_argmax = as_flag("return_argmax", return_argmax)
         log_probabilities, argmax = self._native.score(as_token_ids(ids), checked_progress(progress))
-        return (log_probabilities, argmax) if return_argmax else log_probabilities
+        return (log_probabilities, argmax) if with_argmax else log_probabilities
 
     # -- branching, going back, saving -----------------------------------------------------------------------------
 
@@ -225,6 +228,8 @@ class Session:
         BusyError, ClosedError
             Another call uses the session; or it, or the snapshot, is closed.
         """
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidArgumentError(f"snapshot must be a lily.Snapshot, not a {type(snapshot).__name__}")
         snapshot._open().restore_into(self._native)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -243,7 +248,7 @@ class Session:
         """
         from lily.session_file import save_snapshot
 
-        save_snapshot(path, self._model, _core.Snapshot.take(self._native, True), self._seed)
+        save_snapshot(as_path("path", path), self._model, _core.Snapshot.take(self._native, True), self._seed)
 
     # -- control ---------------------------------------------------------------------------------------------------
 
@@ -319,46 +324,11 @@ class Session:
 Scores = npt.NDArray[np.float32] | tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 
 
-def as_token_ids(ids: Tokens) -> npt.NDArray[np.int32]:
-    """Token ids as an int32 array of their own; anything else than a flat sequence of ids is refused."""
-    try:
-        array = np.asarray(ids)
-    except ValueError as error:
-        raise InvalidArgumentError(f"token ids must be a flat sequence of integers: {error}") from None
-    if array.ndim != 1:
-        given = f"an array of shape {array.shape}" if array.ndim else type(ids).__name__
-        raise InvalidArgumentError(f"token ids must be a flat sequence of integers, not {given}")
-    if array.size == 0:
-        raise InvalidArgumentError("no token ids were given; at least one is needed")
-    if array.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"token ids must be integers, not {_name_of_other_type(array)}")
-    limits = np.iinfo(np.int32)
-    for extreme in (int(array.min()), int(array.max())):
-        if not limits.min <= extreme <= limits.max:
-            raise InvalidArgumentError(f"token id {extreme} is outside the vocabulary")
-    return array.astype(np.int32)  # a copy: the caller's array may change while the ids are computed
-
-
-def as_stop_ids(ids: Collection[int]) -> list[int]:
-    """Stop tokens as ids; those that no vocabulary has are left out, as they never come."""
-    try:
-        return sorted({value for value in map(operator.index, ids) if 0 <= value < 1 << 31})
-    except TypeError:
-        raise InvalidArgumentError(f"stop_tokens must be a collection of token ids, not {ids!r}") from None
-
-
 def as_count(name: str, value: int) -> int:
     """`value` if it is an integer of at least 0."""
     return whole_number(name, value, 0, error_type=InvalidArgumentError)
 
 
-def _name_of_other_type(array: npt.NDArray[Any]) -> str:
-    if array.dtype == object:
-        return next((type(value).__name__ for value in array if not isinstance(value, int)), "so large")
-    return str(array.dtype)
-
-
 def checked_progress(progress: Progress | None) -> Progress | None:
-    if progress is not None and not callable(progress):
-        raise InvalidArgumentError(f"progress must be callable, not {type(progress).__name__}")
+    check_callable("progress", progress)
     return progress

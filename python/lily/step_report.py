@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from lily import _core
 from lily._native import native_config
+from lily.arguments import as_path, one_of
 from lily.checkpoint import LayerType, MatrixFormat, ModelConfig
 from lily.checkpoint.config import parse_config
 from lily.checkpoint.json_file import read_json_object
@@ -17,6 +19,7 @@ from lily.checkpoint.quantization import Quantization, parse_quantization
 from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.errors import ConfigError
 from lily.options import Options
+from lily.quoting import quoted
 from lily.whole_numbers import whole_number
 
 __all__ = ["StepReport", "step_report"]
@@ -90,17 +93,16 @@ def step_report(
     ConfigError
         The config is damaged or not supported, or an argument is out of range.
     """
-    path = Path(config)
-    if path.is_dir():
+    path = as_path("config", config, ConfigError)
+    if os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises for names that are too long
         path /= "config.json"
     raw = read_json_object(path, ConfigError, limit=CONFIG_LIMIT)
     model = parse_config(raw, str(path))
     formats = _formats(model, parse_quantization(raw, str(path)))
     if options is not None and not isinstance(options, Options):
-        raise ConfigError(f"options must be lily.Options, not {options!r}")
+        raise ConfigError(f"options must be lily.Options, not {quoted(options)}")
     native_options = (options or Options())._native()
-    if phase not in ("decode", "prefill"):
-        raise ConfigError(f'phase must be "decode" or "prefill", not {phase!r}')
+    one_of("phase", phase, ("decode", "prefill"), ConfigError)
     if phase == "decode" and rows is not None:
         raise ConfigError("rows is of a prompt chunk: a decode step has one row")
     count = 1 if phase == "decode" else DEFAULT_CHUNK if rows is None else rows

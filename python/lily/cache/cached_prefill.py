@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
+from lily.arguments import as_items
 from lily.cache.prefix_cache import PrefixCache
 from lily.errors import ContextOverflowError, InvalidArgumentError, LilyError, NonFiniteError
+from lily.quoting import quoted
 from lily.session import Progress, Session
 
 if TYPE_CHECKING:
@@ -79,12 +81,14 @@ def _prefill_from(
 def as_positions(positions: Iterable[int], total: int) -> list[int]:
     """`positions` as a list; anything else than places within a prompt of `total` tokens is refused."""
     try:
-        found = [operator.index(position) for position in positions]
+        found = [operator.index(at) for at in as_items("snapshot_at", positions, "a collection of positions")]
     except TypeError:
-        raise InvalidArgumentError(f"snapshot_at must be a collection of positions, not {positions!r}") from None
+        raise InvalidArgumentError(f"snapshot_at must be a collection of positions, not {quoted(positions)}") from None
     for position in found:
         if not 0 <= position <= total:
-            raise InvalidArgumentError(f"snapshot_at: {position} is not a position within the prompt's {total} tokens")
+            raise InvalidArgumentError(
+                f"snapshot_at: {quoted(position)} is not a position within the prompt's {total} tokens"
+            )
     return found
 
 

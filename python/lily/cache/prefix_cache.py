@@ -14,13 +14,13 @@ from lily import _core
 from lily.cache.disk_writer import DiskWriter
 from lily.cache.explanation import CacheExplanation
 from lily.cache.radix_tree import Match, Node, RadixTree
-from lily.errors import NonFiniteError
+from lily.errors import InvalidArgumentError, NonFiniteError
 from lily.session import Session, Tokens, as_token_ids
+from lily.text import Tokenizer
 
 if TYPE_CHECKING:
     from lily.cache.disk_tier import DiskTier
     from lily.fingerprint import WeightsIdentity
-    from lily.text import Tokenizer
 
 __all__ = ["CacheStats", "PrefixCache"]
 
@@ -109,6 +109,8 @@ class PrefixCache:
         NonFiniteError
             Its values are NaN or infinite, which no other prompt may start from.
         """
+        if not isinstance(session, Session):
+            raise InvalidArgumentError(f"session must be a lily.Session, not a {type(session).__name__}")
         if self.enabled:
             self._add(_core.Snapshot.take(session._native, False))
 
@@ -123,6 +125,8 @@ class PrefixCache:
             Adds the text around the difference.
         """
         array = as_token_ids(ids)
+        if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+            raise InvalidArgumentError(f"tokenizer must be a lily.text.Tokenizer, not a {type(tokenizer).__name__}")
         with self._lock:
             match = self._tree.match(array)
             usable = self._usable(match, len(array))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
+from lily.arguments import as_flag, check_callable, one_of
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
 from lily.chat.constraints import GrammarCompiler
@@ -24,9 +25,11 @@ from lily.chat.tool_results import as_text, result_of
 from lily.chat.turn import Turn
 from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, reseeded
 from lily.errors import BusyError, ContextOverflowError, InvalidArgumentError
+from lily.quoting import quoted
 from lily.sampling import Sampling, check_seed
-from lily.session import Progress, Session, as_count
+from lily.session import Progress, Session, checked_progress
 from lily.text import answerable, checked_variables
+from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Chat", "ChatSupport"]
 
 Tool = Mapping[str, Any] | Callable[..., Any]
+_MOST_ALTERNATIVES = 1024
 _HEADER_LENGTH = 64  # characters, at most
 
 
@@ -83,15 +87,14 @@ class Chat:
         self._model = model
         self._first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages: list[dict[str, Any]] = [*self._first, *copied_messages(messages)]
-        if later_system not in get_args(LaterSystem):
-            raise InvalidArgumentError(f'later_system must be "refuse" or "convert", not {later_system!r}')
+        one_of("later_system", later_system, get_args(LaterSystem))
         self._later_system: LaterSystem = later_system
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
         self._options = TurnOptions.of(options)
         self._template_options = checked_variables({} if template_options is None else template_options)
         if thinking is not None:
-            self._template_options["enable_thinking"] = thinking
-        if preserve_thinking:
+            self._template_options["enable_thinking"] = as_flag("thinking", thinking)
+        if as_flag("preserve_thinking", preserve_thinking):
             self._template_options["preserve_thinking"] = True
         self._definitions, self._functions = as_definitions(tools)
         self._lock = threading.Lock()
@@ -138,7 +141,7 @@ class Chat:
             Another turn of this chat is in progress; or the model is closed.
         """
         message = None if content is None else {"role": "user", "content": content}
-        return self._turn(message, self._options.changed(options), progress)
+        return self._turn(message, self._options.changed(options), checked_progress(progress))
 
     def alternatives(
         self,
@@ -157,17 +160,16 @@ class Chat:
         content, progress, **options
             As in `send`.
         count : int
-            How many answers. The first one is that of `send`; the seed of each next one is one higher.
+            How many answers, at most 1,024. The first one is that of `send`; the seed of each next one is one higher.
 
         Yields
         ------
         (int, Event)
             The answer's index and one of its events, in turns; each answer ends with its `Done`. Errors as for `send`.
         """
-        if as_count("count", count) < 1:
-            raise InvalidArgumentError("count must be at least 1")
+        number = whole_number("count", count, 1, _MOST_ALTERNATIVES, InvalidArgumentError)
         message = None if content is None else {"role": "user", "content": content}
-        return self._alternatives(message, count, self._options.changed(options), progress)
+        return self._alternatives(message, number, self._options.changed(options), checked_progress(progress))
 
     def ask(self, content: str | Sequence[Mapping[str, Any]] | None = None, **options: Any) -> Answer:
         """As `send`, but the whole answer at once."""
@@ -190,8 +192,10 @@ class Chat:
         """
         call_id = call.id if isinstance(call, ToolCall) else call
         with self._exclusive():
-            if call_id not in self._open_calls():
-                raise InvalidArgumentError(f"the latest answer has no call with the id {call_id!r} without a result")
+            if not isinstance(call_id, str) or call_id not in self._open_calls():
+                raise InvalidArgumentError(
+                    f"the latest answer has no call with the id {quoted(call_id)} without a result"
+                )
             self._messages.append({"role": "tool", "tool_call_id": call_id, "content": as_text(result)})
 
     def run(
@@ -221,8 +225,8 @@ class Chat:
         **options
             As in `send`, for each turn.
         """
-        if max_rounds < 1:
-            raise InvalidArgumentError(f"max_rounds must be at least 1, not {max_rounds}")
+        max_rounds = whole_number("max_rounds", max_rounds, 1, error_type=InvalidArgumentError)
+        check_callable("on_event", on_event)
         if tools is not None:
             with self._exclusive():
                 self._definitions, self._functions = as_definitions(tools)
@@ -439,12 +443,13 @@ class Chat:
 
     def _open_calls(self) -> list[str]:
         """Ids of the latest answer's calls that have no result."""
-        given: set[Any] = set()
+        given: list[Any] = []
         for message in reversed(self._messages):
             if message.get("role") != "tool":
                 calls = message.get("tool_calls") or []
-                return [call["id"] for call in calls if call.get("id") not in given]
-            given.add(message.get("tool_call_id"))
+                ids = [call.get("id") for call in calls if isinstance(call, Mapping)]
+                return [call_id for call_id in ids if isinstance(call_id, str) and call_id not in given]
+            given.append(message.get("tool_call_id"))
         return []
 
 

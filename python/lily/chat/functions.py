@@ -11,9 +11,11 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from lily.arguments import as_items
 from lily.chat.call_reader import is_writable
 from lily.chat.docstrings import parse_docstring
 from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = ["PythonTool", "as_definitions"]
 
@@ -37,7 +39,7 @@ class PythonTool:
             A parameter has no annotation or one that has no JSON schema; the message names it.
         """
         if not callable(function):
-            raise InvalidArgumentError(f"a tool must be a function or a definition, not {function!r}")
+            raise InvalidArgumentError(f"a tool must be a function or a definition, not {quoted(function)}")
         self.function = function
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._hints = _hints(function, self.name)
@@ -60,7 +62,7 @@ class PythonTool:
         text = parse_docstring(inspect.getdoc(self.function) or "")
         properties: dict[str, Any] = {}
         required: list[str] = []
-        for parameter in inspect.signature(self.function).parameters.values():
+        for parameter in _parameters(self.function, self.name):
             where = f"{self.name}(): parameter {parameter.name!r}"
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise InvalidArgumentError(f"{where}: a tool's parameters must have names that a call can use")
@@ -91,12 +93,11 @@ def as_definitions(
     InvalidArgumentError
         A tool is neither a function nor a definition with a name, or two have the same name.
     """
-    if isinstance(tools, (str, bytes, Mapping)):
-        raise InvalidArgumentError(f"tools must be a list, not a {type(tools).__name__}")
+    given = [] if tools is None else as_items("tools", tools, "a list", hint=f"a {type(tools).__name__}")
     definitions: list[dict[str, Any]] = []
     functions: dict[str, PythonTool] = {}
     names: set[str] = set()
-    for index, tool in enumerate(tools or ()):
+    for index, tool in enumerate(given):
         if isinstance(tool, Mapping):
             definition = dict(tool)
             function = tool.get("function", tool)
@@ -109,7 +110,7 @@ def as_definitions(
             name, definition = python_tool.name, python_tool.definition
             functions[name] = python_tool
         if name in names:
-            raise InvalidArgumentError(f"tools[{index}]: there are two tools with the name {name!r}")
+            raise InvalidArgumentError(f"tools[{index}]: there are two tools with the name {quoted(name)}")
         names.add(name)
         definitions.append(definition)
     return definitions, functions
@@ -122,6 +123,13 @@ def _check_definition(where: str, name: str, function: Mapping[str, Any]) -> Non
         if not isinstance(function.get(field), (Mapping, type(None))):
             kind = type(function[field]).__name__
             raise InvalidArgumentError(f"{where}: {field} must be a JSON schema, an object, not a {kind}")
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # of a builtin
+        raise InvalidArgumentError(f"{name}() tells no parameters; give the tool's definition as a mapping") from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

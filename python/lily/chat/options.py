@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lily.arguments import as_flag, check_text
 from lily.chat.stop_strings import as_stop_strings
 from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 from lily.sampling import Sampling
 from lily.session import as_count
 
@@ -69,8 +71,16 @@ class TurnOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, as_count(name, value))
-        if self.sampling != "auto" and not isinstance(self.sampling, Sampling):
-            object.__setattr__(self, "sampling", Sampling.profile(str(self.sampling)))
+        if not isinstance(self.sampling, (Sampling, str)):
+            raise InvalidArgumentError(f"sampling must be a lily.Sampling or a name, not {quoted(self.sampling)}")
+        if isinstance(self.sampling, str) and self.sampling != "auto":
+            object.__setattr__(self, "sampling", Sampling.profile(self.sampling))
+        for name in ("parallel_tool_calls", "call_deltas"):
+            object.__setattr__(self, name, as_flag(name, getattr(self, name)))
+        check_text("thinking_end", self.thinking_end)
+        if not isinstance(self.response_format, (Mapping, type(None))):
+            given = quoted(self.response_format)
+            raise InvalidArgumentError(f"response_format must be a mapping with a type, not {given}")
 
     def changed(self, changes: Mapping[str, Any]) -> TurnOptions:
         """A copy with some options changed.
@@ -96,8 +106,10 @@ def resolve_sampling(model: Model, sampling: Sampling | str) -> Sampling:
 
 
 def _known(options: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(options, Mapping):
+        raise InvalidArgumentError(f"options must be a mapping, not a {type(options).__name__}")
     names: Iterable[str] = [field.name for field in dataclasses.fields(TurnOptions)]
     for name in options:
         if name not in names:
-            raise InvalidArgumentError(f"there is no option {name!r}; there are {', '.join(names)}")
+            raise InvalidArgumentError(f"there is no option {quoted(name)}; there are {', '.join(names)}")
     return dict(options)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from lily.arguments import as_items, one_of
 from lily.errors import TemplateError
 from lily.quoting import quoted
 from lily.text.messages import prepare_messages
@@ -40,6 +41,7 @@ def normalize_messages(
     TemplateError
         The list is not a conversation that a model can answer; the message's index and the reason are named.
     """
+    one_of("later_system", later_system, get_args(LaterSystem))
     given = prepare_messages(_checked(index, message) for index, message in enumerate(copied_messages(messages)))
     leading = next((at for at, message in enumerate(given) if message["role"] not in _SYSTEM_ROLES), len(given))
     system = [message["content"] for message in given[:leading] if message["content"]]
@@ -62,10 +64,9 @@ def normalize_messages(
 
 def copied_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Copies of messages; TemplateError for something else."""
-    if isinstance(messages, (str, bytes, Mapping)):
-        raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
     copies: list[dict[str, Any]] = []
-    for index, message in enumerate(messages):
+    kind = f"a {type(messages).__name__}"
+    for index, message in enumerate(as_items("messages", messages, "a list of mappings", TemplateError, kind)):
         if not isinstance(message, Mapping):
             raise TemplateError(f"message {index} must be a mapping, not a {type(message).__name__}")
         copies.append(dict(message))
@@ -74,7 +75,7 @@ def copied_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
 
 def _checked(index: int, message: dict[str, Any]) -> dict[str, Any]:
     role = message.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise TemplateError(f"message {index} has the role {quoted(role)}; roles are {', '.join(_ROLES)}")
     call_id = message.get("tool_call_id")
     if role == "tool" and not isinstance(call_id, (str, type(None))):
@@ -92,7 +93,10 @@ def _text(where: str, role: str, content: Any) -> str:
     if isinstance(content, Sequence) and not isinstance(content, bytes):
         return "".join(_part_text(f"{where}, part {at}", part) for at, part in enumerate(content))
     if role == "tool" and isinstance(content, (Mapping, int, float)):
-        return json.dumps(content, ensure_ascii=False)
+        try:
+            return json.dumps(content, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TemplateError(f"{where}: content cannot be written as JSON ({quoted(str(error))})") from None
     raise TemplateError(f"{where}: content must be a string or a list of parts, not a {type(content).__name__}")
 
 

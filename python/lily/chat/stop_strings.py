@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lily.arguments import as_items
 from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = ["StopStrings", "as_stop_strings"]
 
@@ -19,10 +21,10 @@ def as_stop_strings(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     """
     if stop is None:
         return ()
-    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    strings = (stop,) if isinstance(stop, str) else tuple(as_items("stop", stop, "a string or a list of strings"))
     for string in strings:
         if not isinstance(string, str) or not string:
-            raise InvalidArgumentError(f"stop must be strings that are not empty, not {string!r}")
+            raise InvalidArgumentError(f"stop must be strings that are not empty, not {quoted(string)}")
     return strings
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = ["ToolChoice", "as_tool_choice"]
+
+_Mode = Literal["auto", "none", "required"]
 
 
 @dataclass(frozen=True)
 class ToolChoice:
     """`names` are the tools that may be called; with "required", at least one call must come."""
 
-    mode: Literal["auto", "none", "required"]
+    mode: _Mode
     names: tuple[str, ...] = ()
 
 
@@ -42,10 +45,12 @@ def as_tool_choice(choice: str | Mapping[str, Any] | None, names: Sequence[str])
         name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
         mode = choice.get("type", "") if name is None else "required"
     mode = {None: "auto", "any": "required"}.get(mode, mode) if isinstance(mode, (str, type(None))) else mode
-    if mode not in ("auto", "none", "required"):
-        raise InvalidArgumentError(f'tool_choice must be "auto", "none", "required" or name a tool, not {choice!r}')
+    if not isinstance(mode, str) or mode not in get_args(_Mode):
+        raise InvalidArgumentError(
+            f'tool_choice must be "auto", "none", "required" or name a tool, not {quoted(choice)}'
+        )
     if name is not None and name not in names:
-        raise InvalidArgumentError(f"tool_choice names {name!r}, but the tools are {', '.join(names) or 'none'}")
+        raise InvalidArgumentError(f"tool_choice names {quoted(name)}, but the tools are {', '.join(names) or 'none'}")
     if mode == "required" and not names:
         raise InvalidArgumentError("tool_choice requires a call, but there are no tools")
-    return ToolChoice(mode if names else "none", tuple(names) if name is None else (name,))
+    return ToolChoice(cast(_Mode, mode) if names else "none", tuple(names) if name is None else (name,))

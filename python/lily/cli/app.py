@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
+from lily.extras import require_extra
+
+require_extra("cli", "typer", "rich")
+
+# ruff: noqa: E402 -- what follows needs those packages
 import typer
 
 from lily._version import __version__

@@ -10,7 +10,7 @@ import typer
 
 from lily.cli import loading, options
 from lily.cli.command import command
-from lily.errors import InvalidArgumentError, MissingExtraError
+from lily.errors import InvalidArgumentError
 
 __all__ = ["serve"]
 
@@ -55,14 +55,9 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with the APIs of OpenAI and Anthropic."""
     del debug  # the guard around this function reads it
-    try:
-        from lily.server import ServerOptions
-        from lily.server import serve as run_server
-    except ImportError as error:
-        from lily._version import DISTRIBUTION
+    from lily.server import ServerOptions
+    from lily.server import serve as run_server
 
-        hint = f"pip install '{DISTRIBUTION}[server]'"
-        raise MissingExtraError(f"the server needs the package {error.name}; install it with {hint}") from error
     keys = tuple(api_key or ()) or tuple(filter(None, [os.environ.get("LILY_API_KEY")]))
     if host not in _LOOPBACK and not keys:
         raise InvalidArgumentError(f"{host} can be reached from other machines: set a key with --api-key first")

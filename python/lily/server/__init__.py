@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from lily.extras import require_extra
+
+require_extra("server", "starlette", "uvicorn", "prometheus_client")
+
+# ruff: noqa: E402 -- what follows needs those packages
 from lily.server.app import create_app
 from lily.server.options import ServerOptions
 from lily.server.run import serve

@@ -8,10 +8,12 @@ from typing import Any
 
 import jinja2
 
+from lily.arguments import as_items, as_path, check_text
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import TEMPLATE_LIMIT, exists, read_text
 from lily.checkpoint.show import show, show_names, show_path
 from lily.errors import InvalidArgumentError, TemplateError
+from lily.quoting import quoted
 from lily.text.messages import prepare_messages
 from lily.text.template_budget import OUTPUT_LIMIT, rendering_budget
 from lily.text.template_environment import TemplateRefusal, bounded_range, make_environment
@@ -47,6 +49,9 @@ class ChatTemplate:
         TemplateError
             The text is not a valid template.
         """
+        check_text(f"{quoted(origin)}: the source of a chat template", source, TemplateError)
+        if not isinstance(special_tokens, (Mapping, type(None))):
+            raise TemplateError(f"special_tokens must be a mapping, not a {type(special_tokens).__name__}")
         if len(source) > TEMPLATE_LIMIT:
             raise TemplateError(
                 f"{show_path(origin)}: {len(source)} characters are too many for a template (limit {TEMPLATE_LIMIT})"
@@ -78,7 +83,8 @@ class ChatTemplate:
         TokenizerError
             tokenizer_config.json is damaged.
         """
-        directory = Path(directory)
+        directory = as_path("directory", directory, TemplateError)
+        check_text("name", name, TemplateError)
         config = read_tokenizer_config(directory)
         parts = ("chat_template.jinja",) if name == "default" else ("additional_chat_templates", f"{name}.jinja")
         path = directory.joinpath(*parts)
@@ -141,14 +147,14 @@ class ChatTemplate:
         TemplateError
             The template refuses the messages, fails, or exceeds its bounds.
         """
-        if isinstance(tools, (str, bytes, Mapping)):
-            raise TemplateError(f"tools must be a list of mappings, not a {type(tools).__name__}")
+        kind = f"a {type(tools).__name__}"
+        given = [] if tools is None else as_items("tools", tools, "a list of mappings", TemplateError, kind)
         variables = {
             **self._special_tokens,
             "range": bounded_range(),
             **template_kwargs,
             "messages": prepare_messages(messages),
-            "tools": list(tools) if tools else None,
+            "tools": given or None,
             "add_generation_prompt": add_generation_prompt,
         }
         try:

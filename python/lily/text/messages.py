@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lily.arguments import as_items
 from lily.errors import TemplateError
 from lily.quoting import quoted
 
@@ -31,9 +32,8 @@ def prepare_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, An
     TemplateError
         A message is not a mapping with a role, or its tool calls are no list of mappings; the message's index is named.
     """
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-        raise TemplateError(f"messages must be a list of mappings, not a {type(messages).__name__}")
-    return [_prepare(index, message) for index, message in enumerate(messages)]
+    given = as_items("messages", messages, "a list of mappings", TemplateError, f"a {type(messages).__name__}")
+    return [_prepare(index, message) for index, message in enumerate(given)]
 
 
 def answerable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def _prepare(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     if role == "tool" and prepared.get("content") is None:
         prepared["content"] = ""
     calls = prepared.get("tool_calls")
-    if calls:
+    if not isinstance(calls, (str, int, Mapping, type(None))) or calls:
         if not isinstance(calls, (list, tuple)):
             raise TemplateError(f"message {index}: tool_calls must be a list, not a {type(calls).__name__}")
         prepared["tool_calls"] = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lily.arguments import as_items
 from lily.errors import TemplateError
 from lily.text.chat_template import ChatTemplate
 from lily.text.messages import prepare_messages, template_value
@@ -138,7 +139,6 @@ _LEVELS: Final[tuple[tuple[Strength, TagUse], ...]] = (
 
 
 def _as_list(tools: Sequence[Mapping[str, Any]]) -> list[Any]:
-    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
-        raise TemplateError(f"tools must be a list of mappings, not a {type(tools).__name__}")
-    checked: list[Any] = template_value(list(tools), "tools")
+    given = as_items("tools", tools, "a list of mappings", TemplateError, f"a {type(tools).__name__}")
+    checked: list[Any] = template_value(given, "tools")
     return checked

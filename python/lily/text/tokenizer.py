@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
+from lily.arguments import as_flag, as_items, as_path
 from lily.checkpoint.json_file import checked_json_text
 from lily.checkpoint.read_file import TOKENIZER_LIMIT, exists, read_file
 from lily.checkpoint.show import show, show_path
 from lily.errors import InvalidArgumentError, TokenizerError
+from lily.quoting import quoted
 from lily.text.detokenizer import StreamingDetokenizer
+from lily.whole_numbers import whole_number
 
 __all__ = ["Tokenizer"]
 
@@ -57,12 +61,12 @@ class Tokenizer:
         TokenizerError
             The file is missing, damaged or not a byte-level tokenizer.
         """
-        return cls.from_file(Path(directory) / "tokenizer.json")
+        return cls.from_file(as_path("directory", directory, TokenizerError) / "tokenizer.json")
 
     @classmethod
     def from_file(cls, path: Path | str) -> Tokenizer:
         """Read a tokenizer.json file; errors as for `from_directory`."""
-        path = Path(path)
+        path = as_path("path", path, TokenizerError)
         if not exists(path):
             raise TokenizerError(
                 f"{show_path(path.parent)}: {path.name} is missing; put the checkpoint's {path.name} there, "
@@ -86,7 +90,12 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token's exact text (as in the vocabulary), or None if there is none."""
-        token_id: int | None = self._tokenizer.token_to_id(token)
+        if not isinstance(token, str):
+            raise InvalidArgumentError(f"token must be a str, not {type(token).__name__}")
+        try:
+            token_id: int | None = self._tokenizer.token_to_id(token)
+        except UnicodeEncodeError:  # a lone surrogate is in no vocabulary
+            return None
         return token_id
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
@@ -108,7 +117,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-        encoder = self._tokenizer if parse_special else self._plain_tokenizer
+        encoder = self._tokenizer if as_flag("parse_special", parse_special) else self._plain_tokenizer
         try:
             if len(text) < _LONG_TEXT:
                 ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
@@ -134,10 +143,14 @@ class Tokenizer:
         InvalidArgumentError
             An id stands for no token.
         """
-        return b"".join(self.token_bytes(token, skip_special=skip_special) for token in ids).decode("utf-8", "replace")
+        skip = as_flag("skip_special", skip_special)
+        given = as_items("ids", ids, "a list of token ids")
+        return b"".join(self.token_bytes(token, skip_special=skip) for token in given).decode("utf-8", "replace")
 
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
         """Return the bytes of `token`, perhaps a part of a UTF-8 character; errors as for `decode`."""
+        if type(token) is not int:
+            token = _as_id(token)
         if skip_special and self.is_special(token):
             return b""
         known = self._bytes.get(token)
@@ -147,11 +160,11 @@ class Tokenizer:
 
     def is_special(self, token: int) -> bool:
         """Tell whether tokenizer.json marks the id as special (control tokens that are not text)."""
-        return self._added.get(token, ("", False))[1]
+        return self._added.get(token if type(token) is int else _as_id(token), ("", False))[1]
 
     def detokenizer(self, *, skip_special: bool = False) -> StreamingDetokenizer:
         """Return a new streaming detokenizer, for one stream of ids."""
-        return StreamingDetokenizer(self, skip_special=skip_special)
+        return StreamingDetokenizer(self, skip_special=as_flag("skip_special", skip_special))
 
     def __repr__(self) -> str:
         return f"Tokenizer({self._origin!r}, vocab_size={self._vocab_size})"
@@ -164,7 +177,7 @@ class Tokenizer:
             text = self._tokenizer.id_to_token(int(token))
         if text is None:
             raise InvalidArgumentError(
-                f"token id {token} stands for no token of {self._origin} (ids 0 to {self._vocab_size - 1})"
+                f"token id {quoted(token)} stands for no token of {self._origin} (ids 0 to {self._vocab_size - 1})"
             )
         byte_of = _byte_of_character()
         try:
@@ -181,6 +194,10 @@ class Tokenizer:
         for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
             setattr(plain, part, getattr(self._tokenizer, part))
         return plain
+
+
+def _as_id(token: Any) -> int:
+    return whole_number("a token id", token, 0, error_type=InvalidArgumentError)
 
 
 def _build(source: str, origin: str) -> tokenizers.Tokenizer:

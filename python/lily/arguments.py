@@ -1,0 +1,96 @@
+"""The checks of arguments other than numbers: flags, lists, texts from a few, paths, callables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lily.errors import InvalidArgumentError, LilyError
+from lily.quoting import quoted
+
+__all__ = ["as_flag", "as_items", "as_path", "check_callable", "check_text", "one_of"]
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """True or False; None, 0 and 1 stand for them.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is something else, such as a text.
+    """
+    if value is None or isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise InvalidArgumentError(f"{name} must be True or False, not {quoted(value)}")
+
+
+def as_items(
+    name: str, value: Any, what: str, error_type: type[LilyError] = InvalidArgumentError, hint: str = ""
+) -> list[Any]:
+    """What a collection holds, in a list; texts and mappings are no collections here.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no collection; or an error of `error_type`.
+    """
+    try:
+        items = None if isinstance(value, (str, bytes, bytearray, Mapping)) else iter(value)
+    except TypeError:
+        items = None
+    if items is None:
+        raise error_type(f"{name} must be {what}, not {hint or quoted(value)}")
+    return list(items)
+
+
+def as_path(name: str, value: Any, error_type: type[LilyError] = InvalidArgumentError) -> Path:
+    """A path that the system can be asked for.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is no path, or has characters that no path has; or an error of `error_type`.
+    """
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    try:
+        usable = isinstance(text, str) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise error_type(f"{name} must be a path, not {quoted(value)}")
+    return Path(str(text))
+
+
+def one_of(name: str, value: Any, choices: Sequence[str], error_type: type[LilyError] = InvalidArgumentError) -> str:
+    """The text, if it is one of the choices.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is not; or an error of `error_type`.
+    """
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(f'"{choice}"' for choice in choices[:-1])
+        raise error_type(f'{name} must be {listed} or "{choices[-1]}", not {quoted(value)}')
+    return str(value)
+
+
+def check_text(name: str, value: Any, error_type: type[LilyError] = InvalidArgumentError) -> None:
+    """InvalidArgumentError, or `error_type`, for what is no text that can be written in UTF-8."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+            return
+    except UnicodeEncodeError:
+        pass
+    raise error_type(f"{name} must be a string, not {quoted(value)}")
+
+
+def check_callable(name: str, value: Any) -> None:
+    """InvalidArgumentError for what can neither be called nor is None."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(f"{name} must be callable, not {type(value).__name__}")
