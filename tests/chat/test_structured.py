@@ -306,7 +306,7 @@ def test_wrong_formats_are_named(response_format, reason):
     "response_format",
     [
         {"type": "json_schema", "schema": {"type": "objekt"}},
-        {"type": "json_schema", "schema": {"type": "array", "uniqueItems": True}},
+        {"type": "json_schema", "schema": {"type": "string", "minLength": "a"}},
         {"type": "json_schema", "schema": {"$ref": "file:///etc/passwd"}},
         {"type": "regex", "regex": "(("},
         {"type": "regex", "regex": "\ud800"},

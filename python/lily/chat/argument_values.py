@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["ToolSchemas", "convert", "is_text", "load_json", "resolve"]
+from lily.chat.json_values import MISFIT, load_json, load_structure, unquoted
+from lily.chat.schema_references import References
+from lily.chat.schema_types import ANY, types_of
+
+__all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
 
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
-_TYPES = frozenset(["string", "integer", "number", "boolean", "null", "array", "object"])
-_MISFIT = object()
-_LITERAL_LIMIT = 100_000  # characters of a Python literal that is tried where JSON fails
-_REFERENCE_DEPTH = 16
+_NULLS = ("null", "None")  # the second is what templates that write Python's forms teach
+_STRUCTURES = frozenset(["array", "object", ANY])
 
 
 class ToolSchemas:
@@ -28,6 +28,8 @@ class ToolSchemas:
             definition = function if isinstance(function, Mapping) else tool
             schema = definition.get("parameters", definition.get("input_schema"))
             self._parameters[str(definition.get("name"))] = schema if isinstance(schema, Mapping) else {}
+        self._references: dict[str, References] = {}
+        self._allowed: dict[tuple[str, str], AllowedValues] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,20 +48,112 @@ class ToolSchemas:
         properties = self.parameters(name).get("properties")
         return properties if isinstance(properties, Mapping) else {}
 
+    def references(self, name: str) -> References:
+        """The references inside the schema of a tool's arguments."""
+        if name not in self._references:
+            self._references[name] = References(self.parameters(name))
+        return self._references[name]
+
     def convert(self, name: str, parameter: str, text: str) -> Any:
         """`text` as the value of a tool's parameter; see `convert`."""
-        return convert(text, self.properties(name).get(parameter), self.parameters(name))
+        return self._allowed_values(name, parameter).value_of(text)
 
     def is_text(self, name: str, parameter: str) -> bool:
         """Whether a tool's parameter takes every text as it is."""
-        return is_text(self.properties(name).get(parameter), self.parameters(name))
+        return self._allowed_values(name, parameter).is_text
+
+    def _allowed_values(self, name: str, parameter: str) -> AllowedValues:
+        schema = self.properties(name).get(parameter)
+        if schema is None:
+            return _ANY_TEXT
+        if (name, parameter) not in self._allowed:
+            self._allowed[name, parameter] = AllowedValues(schema, self.references(name))
+        return self._allowed[name, parameter]
+
+
+class AllowedValues:
+    """What a JSON schema says of a value's type; read once, in time for the schema's size."""
+
+    def __init__(self, schema: Any, references: References) -> None:
+        kinds: dict[str, None] = {}
+        self._strings: dict[str, None] = {}
+        self._numbers: dict[int | float, Any] = {}
+        self._others: list[Any] = []
+        self._has_choices = False
+        for kind, choices in _alternatives(schema, references):
+            if kind != "enum":
+                kinds[kind] = None
+                continue
+            self._has_choices = True
+            for choice in choices:
+                self._add(choice)
+        self._kinds = tuple(kinds)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether `value_of` returns every text unchanged."""
+        return not self._has_choices and self._kinds in ((), ("string",))
+
+    def value_of(self, text: str) -> Any:
+        """See `convert`."""
+        stripped = text.strip()
+        if self._has_choices:
+            value = self._choose(text, stripped)
+            if value is not MISFIT:
+                return value
+        if stripped in _NULLS and "null" in self._kinds:
+            return None
+        for kind in self._kinds:
+            value = self._as_string(text, stripped) if kind in ("string", ANY) else _CONVERTERS[kind](stripped)
+            if value is not MISFIT:
+                return value
+        # A null where another type is due means "not given"; as a string it would mean nothing.
+        return None if self._kinds and stripped in _NULLS else text
+
+    def _as_string(self, text: str, stripped: str) -> Any:
+        """The text, unless it is JSON of an array or object that is allowed as well."""
+        kinds = ("array", "object") if ANY in self._kinds else _STRUCTURES.intersection(self._kinds)
+        value = load_structure(stripped, kinds, only_json=True) if kinds else MISFIT
+        return text if value is MISFIT else value
+
+    def _add(self, choice: Any) -> None:
+        if isinstance(choice, str):
+            self._strings[choice] = None
+        elif isinstance(choice, (int, float)) and not isinstance(choice, bool):
+            self._numbers.setdefault(choice, choice)
+        else:
+            self._others.append(choice)
+
+    def _choose(self, text: str, stripped: str) -> Any:
+        for string in (text, stripped):
+            if string in self._strings:
+                return string
+        if self._numbers:
+            number = _number(stripped)
+            if number is not MISFIT and number in self._numbers:
+                return self._numbers[number]
+        if self._others:
+            found = self._choose_other(stripped)
+            if found is not MISFIT:
+                return found
+        string = unquoted(stripped) if self._strings else stripped
+        return string if string in self._strings else MISFIT
+
+    def _choose_other(self, text: str) -> Any:
+        value = None if text in _NULLS else _boolean(text)
+        if value is MISFIT:
+            value = load_structure(text, ("array", "object"))
+        for choice in self._others:
+            if type(choice) is type(value) and choice == value:
+                return choice
+        return MISFIT
 
 
 def convert(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
     """Return `text` as a value that fits `schema`, or unchanged if it fits none of its types.
 
-    The alternatives of ``type`` lists, ``anyOf`` and ``oneOf`` are tried in their order, ``null`` first. No schema
-    means a string. Nothing raises.
+    The alternatives of ``type`` lists, ``anyOf`` and ``oneOf`` are tried in their order, ``null`` first; a text that is
+    JSON of an array or object is one wherever the schema allows it. No schema means a string. Nothing raises.
 
     Parameters
     ----------
@@ -70,170 +164,91 @@ def convert(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> An
     root
         Where ``$ref`` points into.
     """
-    alternatives = list(_alternatives(schema, root or {}, _REFERENCE_DEPTH))
-    for choices in (alternative for kind, alternative in alternatives if kind == "enum"):
-        value = _choose(text, choices)
-        if value is not _MISFIT:
-            return value
-    kinds = [kind for kind, _ in alternatives if kind != "enum"]
-    stripped = text.strip()
-    if "null" in kinds and stripped == "null":
-        return None
-    for kind in kinds:
-        if kind == "string":
-            return text
-        value = _CONVERTERS[kind](stripped)
-        if value is not _MISFIT:
-            return value
-    # A null where another type is due means "not given"; as a string it would mean nothing.
-    return None if kinds and stripped == "null" else text
+    return AllowedValues(schema, References(root or {})).value_of(text)
 
 
 def is_text(schema: Any, root: Mapping[str, Any] | None = None) -> bool:
     """Whether `convert` returns every text unchanged."""
-    kinds = [kind for kind, _ in _alternatives(schema, root or {}, _REFERENCE_DEPTH)]
-    return not kinds or (kinds[0] == "string" and "null" not in kinds and "enum" not in kinds)
+    return AllowedValues(schema, References(root or {})).is_text
 
 
-def load_json(text: str) -> Any:
-    """Parse strict JSON; ValueError also for NaN, for too deep nesting and for lone surrogates in strings."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
-    """Pairs of a type's name and nothing, or of "enum" and the values allowed."""
-    if not isinstance(schema, Mapping) or depth == 0:
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        yield from _alternatives(resolve(reference, root), root, depth - 1)
-    if "const" in schema:
-        yield "enum", [schema["const"]]
-    choices = schema.get("enum")
-    if isinstance(choices, (list, tuple)):
-        yield "enum", choices
-    kinds = schema.get("type")
-    for kind in [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, (list, tuple)) else []:
-        if kind in _TYPES:
-            yield kind, None
-    if schema.get("nullable") is True:
-        yield "null", None
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        branches = schema.get(keyword)
-        for branch in branches if isinstance(branches, (list, tuple)) else []:
-            yield from _alternatives(branch, root, depth - 1)
-    if kinds is None and ("properties" in schema or "additionalProperties" in schema):
-        yield "object", None
-    if kinds is None and "items" in schema:
-        yield "array", None
-
-
-def resolve(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a ``$ref`` within `root` points at; None for nothing."""
-    found: Any = root
-    if not reference.startswith("#"):
-        return None
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-def _choose(text: str, choices: Sequence[Any]) -> Any:
-    for choice in choices:
-        if isinstance(choice, str) and choice == text:
-            return choice
-    stripped = text.strip()
-    for choice in choices:
-        if isinstance(choice, str) and choice == stripped:
-            return choice
-        if not isinstance(choice, str) and _equals(choice, stripped):
-            return choice
-    return _MISFIT
-
-
-def _equals(choice: Any, text: str) -> bool:
-    if isinstance(choice, bool):
-        return _boolean(text) is choice
-    if isinstance(choice, (int, float)):
-        number = _number(text)
-        return number is not _MISFIT and bool(number == choice)
-    try:
-        value = load_json(text)
-    except ValueError:
-        return False
-    return bool(value == choice) and type(value) is type(choice)
+def _alternatives(schema: Any, references: References) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Pairs of a type's name and nothing, or of "enum" and the values allowed; each part of the schema once."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", schema)]
+    while waiting:
+        kind, item = waiting.pop()
+        if kind:
+            yield kind, item
+            continue
+        if not isinstance(item, Mapping) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        parts: list[tuple[str, Any]] = []
+        if isinstance(item.get("$ref"), str):
+            parts.append(("", references.find(item["$ref"])))
+        if "const" in item:
+            parts.append(("enum", [item["const"]]))
+        if isinstance(item.get("enum"), (list, tuple)):
+            parts.append(("enum", item["enum"]))
+        parts += [(name, ()) for name in types_of(item)]
+        if item.get("nullable") is True:
+            parts.append(("null", ()))
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            branches = item.get(keyword)
+            parts += [("", branch) for branch in branches] if isinstance(branches, (list, tuple)) else []
+        if "type" not in item and ("properties" in item or "additionalProperties" in item):
+            parts.append(("object", ()))
+        if "type" not in item and "items" in item:
+            parts.append(("array", ()))
+        waiting.extend(reversed(parts))
 
 
 def _number(text: str) -> Any:
     if not _NUMBER.fullmatch(text):
-        return _MISFIT
+        return MISFIT
     try:
         if text.lstrip("+-").isdigit():
             return int(text)
         value = float(text)
     except ValueError:  # more digits than Python converts
-        return _MISFIT
-    return value if math.isfinite(value) else _MISFIT
+        return MISFIT
+    return value if math.isfinite(value) else MISFIT
+
+
+def _quoted_number(text: str) -> Any:
+    return _number(unquoted(text).strip())
 
 
 def _integer(text: str) -> Any:
-    value = _number(text)
+    value = _quoted_number(text)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 
 
 def _boolean(text: str) -> Any:
-    return {"true": True, "false": False}.get(text.lower(), _MISFIT)
+    return {"true": True, "false": False}.get(unquoted(text).strip().lower(), MISFIT)
 
 
 def _null(text: str) -> Any:
-    return None if text in ("null", "None") else _MISFIT
-
-
-def _structure(text: str, kind: type) -> Any:
-    try:
-        value = load_json(text)
-    except ValueError:
-        value = _python_literal(text)
-    return value if isinstance(value, kind) else _MISFIT
-
-
-def _python_literal(text: str) -> Any:
-    # Models now and then write {'a': True}; only what JSON can express is taken.
-    if len(text) > _LITERAL_LIMIT or text[:1] not in ("{", "["):
-        return _MISFIT
-    try:
-        value = ast.literal_eval(text)
-        return value if load_json(json.dumps(value)) == value else _MISFIT
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return _MISFIT
+    return None if text in _NULLS else MISFIT
 
 
 def _array(text: str) -> Any:
-    return _structure(text, list)
+    return load_structure(text, ("array",))
 
 
 def _object(text: str) -> Any:
-    return _structure(text, dict)
+    return load_structure(text, ("object",))
 
 
 _CONVERTERS = {
     "integer": _integer,
-    "number": _number,
+    "number": _quoted_number,
     "boolean": _boolean,
     "null": _null,
     "array": _array,
     "object": _object,
 }
+_ANY_TEXT = AllowedValues(None, References({}))

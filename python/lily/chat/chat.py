@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from lily.arguments import as_flag, check_callable, one_of
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
-from lily.chat.constraints import GrammarCompiler
-from lily.chat.control import TurnControl, turn_grammar
-from lily.chat.events import Answer, Event, ToolCall, collect
+from lily.chat.constraints import CompiledGrammar, GrammarCompiler
+from lily.chat.control import TurnControl, grammar_field, turn_grammar
+from lily.chat.events import Answer, Done, Event, Timings, ToolCall, Usage, collect
 from lily.chat.functions import as_definitions
+from lily.chat.grammars import Grammar
 from lily.chat.options import TurnOptions, resolve_sampling
 from lily.chat.output_parser import OutputParser, thinking_is_open
 from lily.chat.prompt_encoder import PromptEncoder
@@ -24,7 +25,7 @@ from lily.chat.tool_choice import as_tool_choice
 from lily.chat.tool_results import as_text, result_of
 from lily.chat.turn import Turn
 from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, reseeded
-from lily.errors import BusyError, ContextOverflowError, InvalidArgumentError
+from lily.errors import BusyError, CancelledError, ContextOverflowError, InvalidArgumentError
 from lily.quoting import quoted
 from lily.sampling import Sampling, check_seed
 from lily.session import Progress, Session, checked_progress
@@ -296,8 +297,8 @@ class Chat:
     def _turn(self, message: dict[str, Any] | None, options: TurnOptions, progress: Progress | None) -> Iterator[Event]:
         with self._exclusive():
             messages = self._with(message)
-            prompt = self._prompt(messages, options)
             try:
+                prompt = self._prompt(messages, options)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 yield cancelled.done
@@ -315,8 +316,8 @@ class Chat:
         self, message: dict[str, Any] | None, count: int, options: TurnOptions, progress: Progress | None
     ) -> Iterator[tuple[int, Event]]:
         with self._exclusive(), contextlib.ExitStack() as at_end:
-            prompt = self._prompt(self._with(message), options)
             try:
+                prompt = self._prompt(self._with(message), options)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 for index in range(count):
@@ -354,23 +355,30 @@ class Chat:
         model = self._model
         schemas = ToolSchemas(self._definitions)
         choice = as_tool_choice(options.tool_choice, schemas.names)
-        grammar = turn_grammar(model.tokenizer, options, schemas, choice)
-        if grammar is not None:
-            try:
-                model.chat_support.grammars.start(grammar)
-            except InvalidArgumentError as error:
-                source = "tools" if options.response_format is None else "response_format"
-                raise InvalidArgumentError(f"{source}: {error}") from error
+        compiled = self._compiled(turn_grammar(model.tokenizer, options, schemas, choice), options)
         if len(messages) > model.max_context:  # each takes several tokens
             raise ContextOverflowError(
                 f"the conversation has {len(messages)} messages and the maximum context is {model.max_context} tokens"
             )
-        normal = normalize_messages(messages, later_system=self._later_system)
-        text = self._render(normal, generation=True)
+        try:
+            normal = normalize_messages(messages, later_system=self._later_system)
+            text = self._render(normal, generation=True)
+        except RecursionError as error:
+            raise InvalidArgumentError("messages: something in them is nested too deeply") from error
         encoded = model.chat_support.encoder.encode(text, self._borders(normal, text), model.max_context)
         return TurnPrompt(
-            normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, grammar
+            normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, compiled
         )
+
+    def _compiled(self, grammar: Grammar | None, options: TurnOptions) -> CompiledGrammar | None:
+        if grammar is None:
+            return None
+        try:
+            return self._model.chat_support.grammars.compile(grammar, self._cancelled.is_set)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{grammar_field(options)}: {error}") from error
+        except CancelledError:
+            raise PrefillCancelledError(Done("cancelled", Usage(0), Timings())) from None
 
     def _start(self, prompt: TurnPrompt, session: Session, sampling: Sampling) -> Turn:
         """A turn from a session that holds the prompt."""
@@ -384,7 +392,7 @@ class Chat:
             model.tokenizer,
             options,
             parser,
-            constraint=None if prompt.grammar is None else model.chat_support.grammars.start(prompt.grammar),
+            constraint=None if prompt.grammar is None else prompt.grammar.start(grammar_field(options)),
             stop_tokens=sorted(model.stop_tokens),
             calls_forbidden=choice.mode == "none" and bool(prompt.schemas.names),
         )

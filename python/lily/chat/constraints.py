@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-import re
+import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lily.errors import BackendError, InvalidArgumentError, MissingExtraError
+from lily.chat.compilation import Compilation
+from lily.chat.grammar_cache import GrammarCache
+from lily.chat.grammar_library import compile_limits, load_library, reason_of
+from lily.errors import CancelledError, InvalidArgumentError
 from lily.text import Tokenizer
 
 if TYPE_CHECKING:
     import llguidance
 
-__all__ = ["GrammarCompiler", "GrammarConstraint", "forbid"]
+__all__ = ["CompiledGrammar", "GrammarCompiler", "GrammarConstraint", "forbid"]
+
+logger = logging.getLogger("lily")
 
 Mask = npt.NDArray[np.uint32]
 
-_CACHED_GRAMMARS = 64
+_POLL_SECONDS = 0.05
+_QUICK_STEP = 0.002  # seconds
+# Measured over many kinds of grammars; both are above what any of them took.
+_BYTES_PER_SECOND = 400_000_000
+_BYTES_PER_CHARACTER = 400
+_MAX_TEXT = 4_000_000  # characters
+_MAX_WARNINGS = 5
+_MAX_LOGGED = 300  # characters
 
 
 def forbid(vocab_size: int, tokens: Iterable[int]) -> Mask:
@@ -32,86 +44,217 @@ def forbid(vocab_size: int, tokens: Iterable[int]) -> Mask:
     return mask
 
 
-class GrammarConstraint:
-    """The state of one answer in its grammar. Made by `GrammarCompiler.start`."""
+class CompiledGrammar:
+    """A grammar whose tables its constraints share."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocab_size: int, characters: int, dropped: tuple[str, ...]
+    ) -> None:
+        self.dropped = dropped
+        self.spoiled = False  #: whether an answer led its compiler beyond its bounds, which it never leaves
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._bytes = characters * _BYTES_PER_CHARACTER
+
+    def start(self, field: str = "") -> GrammarConstraint:
+        """A constraint at the beginning of its answer; errors name the request's field that the grammar came from."""
+        return GrammarConstraint(self, self._matcher.deep_copy(), self._vocab_size, field)
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Memory of the tables, rather too much than too little.
+
+        The library does not tell. It grows with the text and with the time that went into building tables, at first
+        and while answers are written.
+        """
+        return self._bytes
+
+    def note_work(self, seconds: float) -> None:
+        """Count the processor's time of a step; quick steps build nothing."""
+        if seconds > _QUICK_STEP:
+            self._bytes += int((seconds - _QUICK_STEP) * _BYTES_PER_SECOND)
+
+    def spoil(self) -> None:
+        """Give up the tables for later answers."""
+        self.spoiled = True
+
+
+class GrammarConstraint:
+    """The state of one answer in its grammar. Made by `CompiledGrammar.start`."""
+
+    def __init__(
+        self, grammar: CompiledGrammar, matcher: llguidance.LLMatcher, vocab_size: int, field: str = ""
+    ) -> None:
+        self._grammar = grammar
+        self._field = field
         self._matcher = matcher
         self._mask: Mask = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+        self._accepted = 0
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """What was asked for that the grammar does not say, see `lily.chat.grammars.Grammar`."""
+        return self._grammar.dropped
 
     def mask(self) -> Mask:
-        """The ids allowed next, stop tokens included where the answer may end; valid until the next call."""
+        """The ids allowed next, stop tokens included where the answer may end; valid until the next call.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The grammar allows nothing here, or what comes next is beyond the bounds of its compiler.
+        """
+        began = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        self._grammar.note_work(time.thread_time() - began)
         self._raise_on_error()
+        if not self._mask.any():
+            self._fail("no token fits")
         return self._mask
 
     def accept(self, token: int) -> None:
-        """Take a token that was chosen."""
+        """Take a token that was chosen; errors as for `mask`."""
         self._matcher.consume_token(token)
+        self._accepted += 1
         self._raise_on_error()
 
     def _raise_on_error(self) -> None:
         if self._matcher.is_error():
-            raise BackendError(f"the grammar cannot go on: {self._matcher.get_error()}")
+            self._fail(reason_of(self._matcher.get_error()))
+
+    def _fail(self, reason: str) -> None:
+        self._grammar.spoil()
+        field = f"{self._field}: " if self._field else ""
+        if not self._accepted:
+            raise InvalidArgumentError(f"{field}the grammar is not valid: it fits no text ({reason})")
+        message = f"{field}the grammar cannot go on after {self._accepted} tokens: {reason}; make it simpler"
+        logger.warning("%s", message)
+        raise InvalidArgumentError(message)
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer and keeps the latest ones; safe to use from any thread."""
+    """Compiles grammars for one tokenizer and keeps the latest ones; safe to use from any thread.
+
+    One grammar is compiled at a time, by a thread of its own: the library's stack grows with the grammar, and who
+    waits for it can leave.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stop_tokens: Collection[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_tokens = sorted(stop_tokens)
         self._native: llguidance.LLTokenizer | None = None
-        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._cache = GrammarCache()
         self._lock = threading.Lock()
 
+    @property
+    def cached_bytes(self) -> int:
+        """Estimated memory of the grammars that are kept."""
+        return self._cache.total_bytes
+
     def start(self, grammar: str) -> GrammarConstraint:
-        """A constraint at the beginning of its answer.
+        """A constraint at the beginning of its answer; as `compile`."""
+        return self.compile(grammar).start()
+
+    def compile(self, grammar: str, is_cancelled: Callable[[], bool] | None = None) -> CompiledGrammar:
+        """A grammar that constraints can be started from.
 
         Parameters
         ----------
         grammar
             Lark text, or JSON text of several grammars; see `lily.chat.grammars`.
+        is_cancelled
+            Asked while the compiler works.
 
         Raises
         ------
         InvalidArgumentError
-            The grammar or schema is not valid; the message says where.
+            The grammar or schema is not valid, too large, or fits no text; the message says where.
         MissingExtraError
             llguidance is not installed.
+        CancelledError
+            `is_cancelled` said so.
         """
-        with self._lock:
-            matcher = self._compiled.get(grammar)
-            if matcher is None:
-                matcher = self._compiled[grammar] = self._compile(grammar)
-                if len(self._compiled) > _CACHED_GRAMMARS:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(grammar)
-            return GrammarConstraint(matcher.deep_copy(), self._tokenizer.vocab_size)
+        key = str(grammar)
+        while (compiled := self._cache.get(key)) is None:
+            if not self._lock.acquire(timeout=_POLL_SECONDS):
+                _raise_if(is_cancelled)
+                continue
+            compilation = self._compilation(grammar)
+            while not compilation.wait(_POLL_SECONDS):
+                _raise_if(is_cancelled)
+            return compilation.result()
+        return compiled
 
-    def _compile(self, grammar: str) -> llguidance.LLMatcher:
+    def _compilation(self, grammar: str) -> Compilation[CompiledGrammar]:
+        """Compile in another thread, which gives the lock back; it goes on by itself if nobody waits any more."""
+
+        def compile_and_keep() -> CompiledGrammar:
+            try:
+                compiled = self._cache.get(str(grammar))
+                if compiled is None:
+                    compiled = self._compile(grammar)
+                    self._cache.put(str(grammar), compiled)
+                return compiled
+            finally:
+                self._lock.release()
+
         try:
-            import llguidance
-        except ImportError as error:
-            raise MissingExtraError(
-                'response_format and tool_choice="required" need llguidance; install it with '
-                "pip install 'lily-engine[structured]'"
-            ) from error
+            return Compilation(compile_and_keep)
+        except BaseException:  # no thread
+            self._lock.release()
+            raise
+
+    def _compile(self, grammar: str) -> CompiledGrammar:
+        try:
+            return self._compiled(grammar)
+        except InvalidArgumentError as error:
+            simpler = getattr(grammar, "simpler", None)
+            if simpler is None or "Unsatisfiable" in str(error):
+                raise
+            try:
+                return self._compiled(simpler(lambda part: not self._problem(part)))
+            except InvalidArgumentError:
+                raise error from None
+
+    def _compiled(self, grammar: str) -> CompiledGrammar:
+        began = time.thread_time()
+        if len(grammar) > _MAX_TEXT:
+            raise InvalidArgumentError(f"the grammar is too large: {len(grammar)} characters of at most {_MAX_TEXT}")
+        matcher = self._matcher(grammar)
+        if matcher.is_error():
+            raise InvalidArgumentError(f"the grammar is not valid: {reason_of(matcher.get_error())}")
+        dropped = [*getattr(grammar, "dropped", ()), *map(reason_of, matcher.get_grammar_warnings()[:_MAX_WARNINGS])]
+        if dropped:
+            logger.warning("the grammar leaves out: %s", ", ".join(dropped)[:_MAX_LOGGED])
+        compiled = CompiledGrammar(matcher, self._tokenizer.vocab_size, len(grammar), tuple(dropped))
+        compiled.note_work(time.thread_time() - began)
+        compiled.start().mask()  # an answer has a beginning, and its tables are there for the first one
+        return compiled
+
+    def _problem(self, part: str) -> str:
+        matcher = self._matcher(part)
+        return str(matcher.get_error()) if matcher.is_error() else ""
+
+    def _matcher(self, grammar: str) -> llguidance.LLMatcher:
+        library = load_library()
         if self._native is None:
-            self._native = llguidance.LLTokenizer(
-                llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._stop_tokens)),
+            self._native = library.LLTokenizer(
+                library.TokenizerWrapper(_Vocabulary(self._tokenizer, self._stop_tokens)),
                 n_vocab=self._tokenizer.vocab_size,
                 eos_token=self._stop_tokens,
             )
-        matcher = llguidance.LLMatcher(self._native, grammar, log_level=0)
-        if matcher.is_error():
-            raise InvalidArgumentError(f"the grammar is not valid: {_reason(matcher.get_error())}")
+        try:
+            text = str(grammar)
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError("the grammar is not valid: it holds a lone surrogate") from error
+        matcher: llguidance.LLMatcher = library.LLMatcher(self._native, text, log_level=0, limits=compile_limits())
         return matcher
 
 
-def _reason(error: str) -> str:
-    """llguidance's message without its listing of the grammar, most of which is not the caller's."""
-    return re.split(r"\n *\d+ \| ", error)[0].strip()
+def _raise_if(is_cancelled: Callable[[], bool] | None) -> None:
+    if is_cancelled is not None and is_cancelled():
+        raise CancelledError("cancelled while a grammar was compiled")
 
 
 class _Vocabulary:

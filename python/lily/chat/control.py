@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.constraints import GrammarConstraint, Mask, forbid
-from lily.chat.grammars import answer_grammar, call_grammar, either_grammar
+from lily.chat.grammars import Grammar, answer_grammar, call_grammar, either_grammar
 from lily.chat.options import TurnOptions
 from lily.chat.tool_choice import ToolChoice
 from lily.errors import BackendError
@@ -16,7 +16,7 @@ from lily.text import Tokenizer
 if TYPE_CHECKING:
     from lily.chat.output_parser import OutputParser
 
-__all__ = ["TurnControl", "turn_grammar"]
+__all__ = ["TurnControl", "grammar_field", "turn_grammar"]
 
 
 class TurnControl:
@@ -79,7 +79,9 @@ class TurnControl:
         return []
 
 
-def turn_grammar(tokenizer: Tokenizer, options: TurnOptions, schemas: ToolSchemas, choice: ToolChoice) -> str | None:
+def turn_grammar(
+    tokenizer: Tokenizer, options: TurnOptions, schemas: ToolSchemas, choice: ToolChoice
+) -> Grammar | None:
     """The grammar that a turn must follow, or None.
 
     Raises
@@ -99,3 +101,8 @@ def turn_grammar(tokenizer: Tokenizer, options: TurnOptions, schemas: ToolSchema
         schemas, choice.names, open_tag=tags[0], close_tag=tags[1], parallel=options.parallel_tool_calls
     )
     return calls if choice.mode == "required" or answer is None else either_grammar(answer, calls)
+
+
+def grammar_field(options: TurnOptions) -> str:
+    """The option that a turn's grammar comes from, for errors."""
+    return "tools" if options.response_format is None else "response_format"

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from lily.arguments import as_items
 from lily.chat.call_reader import is_writable
 from lily.chat.docstrings import parse_docstring
+from lily.chat.schema_limits import check_json
 from lily.errors import InvalidArgumentError
 from lily.quoting import quoted
 
@@ -104,6 +105,7 @@ def as_definitions(
             name = function.get("name") if isinstance(function, Mapping) else None
             if not isinstance(name, str) or not name:
                 raise InvalidArgumentError(f"tools[{index}] has no name")
+            check_json(tool, f"tools[{index}]")
             _check_definition(f"tools[{index}]", name, function)
         else:
             python_tool = PythonTool(tool)

@@ -4,25 +4,72 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lily.chat.argument_values import ToolSchemas, resolve
+from lily.chat.argument_values import ToolSchemas
 from lily.chat.call_reader import is_writable
+from lily.chat.grammar_budget import GrammarBudget, SchemaTooLargeError
+from lily.chat.grammar_schema import GrammarSchema
+from lily.chat.schema_limits import check_json
+from lily.chat.schema_references import References
+from lily.chat.schema_types import ANY, leaf_schemas, types_of
 from lily.errors import InvalidArgumentError
 
-__all__ = ["answer_grammar", "call_grammar", "either_grammar", "json_schema_of"]
+__all__ = [
+    "Grammar",
+    "answer_grammar",
+    "call_grammar",
+    "check_response_format",
+    "dropped_keywords",
+    "either_grammar",
+    "json_schema_of",
+]
 
 # Between JSON tokens: nothing, a space, or a new line with its indentation; not white space without end.
 _JSON_SPACE = r"( |\n {0,32})?"
 _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
 _INTEGER = "/-?(0|[1-9][0-9]*)/"
+# Templates write scalars in JSON's or in Python's form, and models what they were shown.
+_BOOLEAN = '"true" | "false" | "True" | "False"'
+_NULL = '"null" | "None"'
+_BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "not"])
 _ANY_OBJECT = {"type": "object"}
-_REFERENCE_DEPTH = 16
+_MAX_REGEX = 20_000  # characters
+_MAX_GRAMMAR = 50_000
 
 
-def answer_grammar(response_format: Mapping[str, Any] | str | None) -> str | None:
+class Grammar(str):
+    """The text of a grammar.
+
+    Attributes
+    ----------
+    dropped : tuple of str
+        What was asked for that the grammar does not say, such as "uniqueItems at #/properties/a".
+    simpler : callable, optional
+        Makes a grammar that says less, for when this one is beyond the library that compiles it. Its argument tells
+        for a part of the grammar whether it can be compiled.
+    """
+
+    dropped: tuple[str, ...]
+    simpler: Callable[[Callable[[str], bool]], Grammar] | None
+
+    def __new__(
+        cls,
+        text: str,
+        dropped: Sequence[str] = (),
+        simpler: Callable[[Callable[[str], bool]], Grammar] | None = None,
+    ) -> Grammar:
+        grammar = super().__new__(cls, text)
+        grammar.dropped = tuple(dropped)
+        grammar.simpler = simpler
+        return grammar
+
+
+def answer_grammar(response_format: Mapping[str, Any] | str | None) -> Grammar | None:
     """The grammar of an answer; None where any text will do.
+
+    Keywords of a JSON schema that no grammar can express are left out of it, see `Grammar.dropped`.
 
     Parameters
     ----------
@@ -34,27 +81,44 @@ def answer_grammar(response_format: Mapping[str, Any] | str | None) -> str | Non
     Raises
     ------
     InvalidArgumentError
-        It is none of these; the field is named.
+        It is none of these, or larger than a grammar may be; the field is named.
     """
-    if response_format is None:
+    check_response_format(response_format)
+    if not isinstance(response_format, Mapping) or response_format["type"] == "text":
         return None
-    if not isinstance(response_format, Mapping):
-        raise InvalidArgumentError(f"response_format must be a mapping with a type, not {response_format!r}")
-    kind = response_format.get("type")
-    if kind == "text":
-        return None
+    kind: str = response_format["type"]
     if kind == "json_object":
-        return f"start: {_json(_ANY_OBJECT)}"
+        return Grammar(f"start: {_json(_ANY_OBJECT)}")
     if kind == "json_schema":
-        return f"start: {_json(json_schema_of(response_format))}"
-    if kind in ("regex", "grammar"):
-        text = response_format.get(kind)
-        if not isinstance(text, str) or not text:
-            raise InvalidArgumentError(f"response_format.{kind} must be a string that is not empty, not {text!r}")
-        return text if kind == "grammar" else f"start: {_regex(text)}"
-    raise InvalidArgumentError(
-        f"response_format.type must be one of text, json_object, json_schema, regex and grammar, not {kind!r}"
-    )
+        schema = json_schema_of(response_format)
+        check_json(schema, "response_format: the JSON schema")
+        return _schema_grammar(schema)
+    text = response_format[kind]
+    return Grammar(text if kind == "grammar" else f"start: {_regex(text)}")
+
+
+def check_response_format(response_format: Mapping[str, Any] | str | None) -> None:
+    """Refuse a response format that is none, without a look into its schema; errors as for `answer_grammar`."""
+    if response_format is None:
+        return
+    if not isinstance(response_format, Mapping):
+        raise InvalidArgumentError(f"response_format must be a mapping with a type, not {_shown(response_format)}")
+    kind = response_format.get("type")
+    if kind in ("text", "json_object"):
+        return
+    if kind == "json_schema":
+        json_schema_of(response_format)
+        return
+    if kind not in ("regex", "grammar"):
+        raise InvalidArgumentError(
+            f"response_format.type must be one of text, json_object, json_schema, regex and grammar, not {_shown(kind)}"
+        )
+    text = response_format.get(kind)
+    if not isinstance(text, str) or not text:
+        raise InvalidArgumentError(f"response_format.{kind} must be a string that is not empty, not {_shown(text)}")
+    longest = _MAX_REGEX if kind == "regex" else _MAX_GRAMMAR
+    if len(text) > longest:
+        raise InvalidArgumentError(f"response_format.{kind} is too long: {len(text)} characters of at most {longest}")
 
 
 def json_schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,10 +130,18 @@ def json_schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema
 
 
+def dropped_keywords(response_format: Mapping[str, Any] | str | None) -> tuple[str, ...]:
+    """What a response format asks for that its grammar does not say: keywords with their places; see `Grammar`."""
+    grammar = answer_grammar(response_format)
+    return () if grammar is None else grammar.dropped
+
+
 def call_grammar(
     tools: ToolSchemas, names: Sequence[str], *, open_tag: int, close_tag: int, parallel: bool = True
-) -> str:
+) -> Grammar:
     """The grammar of one or more calls of the named tools, each as the chat template writes it.
+
+    What a grammar cannot say of a parameter is left out of it, see `Grammar.dropped`.
 
     Parameters
     ----------
@@ -79,18 +151,24 @@ def call_grammar(
         Ids of the tags around a call.
     parallel
         False allows one call only.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A parameter that must be given has a name that no call can hold.
     """
     rules = ['calls: call ("\\n" call)*' if parallel else "calls: call"]
     rules.append(f'call: <[{open_tag}]> "\\n" ({" | ".join(f"tool_{at}" for at in range(len(names)))}) <[{close_tag}]>')
+    writer = _CallRules(tools)
     for at, name in enumerate(names):
-        rules += _tool_rules(f"tool_{at}", name, tools)
-    return "\n".join(["start: calls", *rules])
+        rules += writer.rules_of(f"tool_{at}", name)
+    return writer.grammar("\n".join(["start: calls", *rules]))
 
 
-def either_grammar(answer: str, calls: str) -> str:
+def either_grammar(answer: str, calls: str) -> Grammar:
     """The grammar of an answer or calls, as JSON text of llguidance's several grammars."""
     start = "start: answer | calls\nanswer: @answer\ncalls: @calls"
-    return json.dumps(
+    text = json.dumps(
         {
             "grammars": [
                 {"lark_grammar": start},
@@ -99,87 +177,144 @@ def either_grammar(answer: str, calls: str) -> str:
             ]
         }
     )
+    parts = [part if isinstance(part, Grammar) else Grammar(part) for part in (answer, calls)]
+
+    def simpler(is_valid: Callable[[str], bool]) -> Grammar:
+        return either_grammar(*(part if part.simpler is None else part.simpler(is_valid) for part in parts))
+
+    dropped = [keyword for part in parts for keyword in part.dropped]
+    return Grammar(text, dropped, simpler if any(part.simpler for part in parts) else None)
 
 
-def _tool_rules(rule: str, name: str, tools: ToolSchemas) -> list[str]:
-    root = tools.parameters(name)
-    required = root.get("required")
-    needed = required if isinstance(required, (list, tuple)) else ()
-    rules: list[str] = []
-    uses: list[str] = []
-    for at, (parameter, schema) in enumerate(tools.properties(name).items()):
-        if not is_writable(parameter):
-            if parameter in needed:
-                raise InvalidArgumentError(f"tools: {name} needs {parameter[:80]!r}, which cannot be written in a call")
-            continue
-        parameter_rule = f"{rule}_{at}"
-        rules.append(f"{parameter_rule}: {_quoted(f'<parameter={parameter}>' + chr(10))} {parameter_rule}_value")
-        rules.append(_value_rule(f"{parameter_rule}_value", schema, root))
-        uses.append(parameter_rule if parameter in needed else f"{parameter_rule}?")
-    head = f"{rule}: {_quoted(f'<function={name}>' + chr(10))}"
-    return [" ".join([head, *uses, _quoted("</function>\n")]), *rules]
-
-
-def _value_rule(rule: str, schema: Any, root: Mapping[str, Any]) -> str:
-    """A parameter's value with its closing tag."""
-    end = "\n</parameter>\n"
-    alternatives = _alternatives(schema, root)
-    if alternatives is None:
-        return f"{rule}[suffix={_quoted(end)}]: /(.|\\n)*/"
-    return f"{rule}: ({' | '.join(alternatives)}) {_quoted(end)}"
-
-
-def _alternatives(schema: Any, root: Mapping[str, Any], depth: int = _REFERENCE_DEPTH) -> list[str] | None:
-    """Expressions for the values that fit; None where any text does.
-
-    Strings stand in a call without quotes, wherever the schema says that they are strings: behind references, too.
-    """
-    if not isinstance(schema, Mapping) or depth == 0:
-        return None
-    if isinstance(schema.get("$ref"), str):
-        return _alternatives(resolve(schema["$ref"], root), root, depth - 1)
-    choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(choices, (list, tuple)) and choices:
-        return [_quoted(choice if isinstance(choice, str) else json.dumps(choice)) for choice in choices]
-    whole = schema.get("allOf")
-    if isinstance(whole, (list, tuple)) and len(whole) == 1 and "type" not in schema:
-        return _alternatives(whole[0], root, depth - 1)
-    branches = schema.get("anyOf", schema.get("oneOf"))
-    if isinstance(branches, (list, tuple)) and branches:
-        found = [_alternatives(branch, root, depth - 1) for branch in branches]
-        return None if None in found else [one for several in found for one in several or ()]
-    kinds = schema.get("type")
-    names = [kinds] if isinstance(kinds, str) else list(kinds) if isinstance(kinds, (list, tuple)) else []
-    if not names or "string" in names:
-        return None
-    simple = {"integer": _INTEGER, "number": _NUMBER, "boolean": '"true" | "false"', "null": '"null"'}
-    bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} & set(schema)
-    expressions = []
-    for name in names:
-        if name in simple and not bounds:
-            expressions.append(simple[name])
-        else:
-            expressions.append(_json(_with_definitions({**schema, "type": name}, root), lenient=True))
-    return expressions
-
-
-def _with_definitions(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    definitions = {word: root[word] for word in ("$defs", "definitions") if word in root}
-    return {**definitions, **schema}
-
-
-def _json(schema: Mapping[str, Any], *, lenient: bool = False) -> str:
-    """`lenient`: keywords that the grammar cannot express, such as uniqueItems, are left to whoever checks the call."""
-    guidance = schema.get("x-guidance")
-    options = {
-        "whitespace_pattern": _JSON_SPACE,
-        "lenient": lenient,
-        **(guidance if isinstance(guidance, Mapping) else {}),
-    }
+def _schema_grammar(schema: Mapping[str, Any], *, combine: bool = True) -> Grammar:
     try:
-        return "%json " + json.dumps({**schema, "x-guidance": options})
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"the JSON schema is not JSON ({error})") from error
+        written = GrammarSchema(schema, References(schema), combine=combine)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"response_format: {error}") from error
+    guidance = schema.get("x-guidance")
+    expression = _json(written.schema, options=guidance if isinstance(guidance, Mapping) else None)
+    simpler = (lambda _: _schema_grammar(schema, combine=False)) if combine else None
+    return Grammar(f"start: {expression}", written.dropped, simpler)
+
+
+class _CallRules:
+    """Writes the rules of tools, and keeps what has to be left out of them."""
+
+    def __init__(self, tools: ToolSchemas) -> None:
+        self._tools = tools
+        self._budget = GrammarBudget()
+        self._dropped: list[str] = []
+        self._expressions: dict[str, tuple[str, str]] = {}  # a simpler one, and where, for each that may not compile
+
+    def grammar(self, text: str) -> Grammar:
+        """The grammar of these rules."""
+
+        def simpler(is_valid: Callable[[str], bool]) -> Grammar:
+            reduced, dropped = text, list(self._dropped)
+            for expression, (replacement, where) in self._expressions.items():
+                if not is_valid(f"start: {expression}"):
+                    reduced = reduced.replace(expression, replacement)
+                    dropped.append(f"all of the schema at {where}")
+            return Grammar(reduced, dropped)
+
+        return Grammar(text, self._dropped, simpler if self._expressions else None)
+
+    def rules_of(self, rule: str, name: str) -> list[str]:
+        """The rules of a tool."""
+        required = self._tools.parameters(name).get("required")
+        needed = set(required) if isinstance(required, (list, tuple)) else set()
+        rules: list[str] = []
+        uses: list[str] = []
+        for at, (parameter, schema) in enumerate(self._tools.properties(name).items()):
+            if not is_writable(parameter) or not _is_encodable(parameter):
+                if parameter in needed:
+                    raise InvalidArgumentError(
+                        f"tools: {name} needs {parameter[:80]!r}, which cannot be written in a call"
+                    )
+                continue
+            parameter_rule = f"{rule}_{at}"
+            opening = _quoted(f"<parameter={parameter}>" + chr(10))
+            rules.append(f"{parameter_rule}: {opening} {parameter_rule}_value")
+            rules += self._value_rules(f"{parameter_rule}_value", schema, name, parameter)
+            uses.append(parameter_rule if parameter in needed else f"{parameter_rule}?")
+        head = f"{rule}: {_quoted(f'<function={name}>' + chr(10))}"
+        return [" ".join([head, *uses, _quoted("</function>\n")]), *rules]
+
+    def _value_rules(self, rule: str, schema: Any, tool: str, parameter: str) -> list[str]:
+        """A parameter's value with its closing tag."""
+        end = "\n</parameter>\n"
+        alternatives = self._alternatives(schema, tool, parameter)
+        if alternatives is None:
+            return [f"{rule}[suffix={_quoted(end)}]: /(.|\\n)*/"]
+        words = [one for one in alternatives if one.startswith('"')]
+        if len(words) < 2:
+            return [f"{rule}: ({' | '.join(alternatives)}) {_quoted(end)}"]
+        # As one terminal, however many: the parser would look at each of several.
+        others = [one for one in alternatives if not one.startswith('"')]
+        name = rule.upper()
+        return [f"{rule}: ({' | '.join([name, *others])}) {_quoted(end)}", f"{name}: {' | '.join(words)}"]
+
+    def _alternatives(self, schema: Any, tool: str, parameter: str) -> list[str] | None:
+        """Expressions for the values that fit; None where any text does.
+
+        Strings stand in a call without quotes, wherever the schema says that they are strings.
+        """
+        references = self._tools.references(tool)
+        where = f"{tool[:40]}.{parameter[:40]}"
+        found: dict[str, None] = {}
+        for leaf in leaf_schemas(schema, references):
+            expressions = self._of_leaf(leaf, references, where) if isinstance(leaf, Mapping) else None
+            if expressions is None:
+                return None
+            found.update(dict.fromkeys(expressions))
+        return list(found) or None
+
+    def _of_leaf(self, schema: Mapping[str, Any], references: References, where: str) -> list[str] | None:
+        choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(choices, (list, tuple)) and choices:
+            nulls = [None] if schema.get("nullable") is True else []
+            return [form for choice in [*choices, *nulls] for form in _written_forms(choice)] or None
+        kinds = types_of(schema)
+        if not kinds and "type" not in schema:
+            kinds = ("object",) if "properties" in schema else ("array",) if "items" in schema else ()
+        if not kinds or "string" in kinds or ANY in kinds:
+            return None
+        simple = {"integer": _INTEGER, "number": _NUMBER, "boolean": _BOOLEAN, "null": _NULL}
+        expressions: list[str] = []
+        for kind in kinds:
+            if kind in ("boolean", "null") or (kind in simple and not _BOUNDS & schema.keys()):
+                expressions += simple[kind].split(" | ")
+            else:
+                expressions.append(self._json_expression({**schema, "type": kind}, kind, references, where))
+        return expressions
+
+    def _json_expression(self, schema: Mapping[str, Any], kind: str, references: References, where: str) -> str:
+        anything = _json({"type": kind})
+        try:
+            written = GrammarSchema(schema, references, tolerant=True, budget=self._budget)
+        except SchemaTooLargeError:
+            self._dropped.append(f"all of the schema at {where}")
+            return anything
+        self._dropped += [f"{keyword} of {where}" for keyword in written.dropped]
+        expression = _json(written.schema)
+        if expression != anything:
+            self._expressions[expression] = (anything, where)
+        return expression
+
+
+def _written_forms(choice: Any) -> list[str]:
+    """How templates write a value of an enum."""
+    if isinstance(choice, str):
+        return [_quoted(choice)] if _is_encodable(choice) else []
+    if choice is None or isinstance(choice, bool):
+        return [_quoted(json.dumps(choice)), _quoted(str(choice))]
+    text = json.dumps(choice, ensure_ascii=False)
+    return [_quoted(text)] if _is_encodable(text) else []
+
+
+def _json(schema: Mapping[str, Any], *, options: Mapping[str, Any] | None = None) -> str:
+    guidance = {"whitespace_pattern": _JSON_SPACE, "lenient": True, **(options or {})}
+    return "%json " + json.dumps({**schema, "x-guidance": guidance})
 
 
 def _regex(expression: str) -> str:
@@ -189,3 +324,16 @@ def _regex(expression: str) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, which no token holds
+        return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:80]}..."

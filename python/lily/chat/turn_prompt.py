@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lily.chat.argument_values import ToolSchemas
+from lily.chat.constraints import CompiledGrammar
 from lily.chat.events import Done
 from lily.chat.options import TurnOptions
 from lily.chat.prompt_encoder import EncodedPrompt
@@ -28,7 +29,7 @@ class TurnPrompt:
     sampling: Sampling
     schemas: ToolSchemas
     choice: ToolChoice
-    grammar: str | None
+    grammar: CompiledGrammar | None
 
 
 class PrefillCancelledError(Exception):

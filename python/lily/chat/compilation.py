@@ -1,0 +1,54 @@
+"""Work in a thread of its own with a deep stack, which whoever asked for it may stop waiting for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Compilation"]
+
+Result = TypeVar("Result")
+
+# The compiler of grammars recurses through all parts of one. Only what it uses of this becomes memory.
+_STACK_BYTES = 256 << 20
+_stack_size = threading.Lock()
+
+
+class Compilation(Generic[Result]):
+    """Runs a function once, beginning at once."""
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function: Callable[[], Result] | None = function
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+        thread = threading.Thread(target=self._run, name="lily-grammar", daemon=True)
+        with _stack_size:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the function has ended, in that time at the latest."""
+        return self._done.wait(seconds)
+
+    def result(self) -> Result:
+        """What the function returned, once it has ended; what it raised is raised."""
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise AssertionError("the function has not ended")
+        return self._result
+
+    def _run(self) -> None:
+        try:
+            if self._function is not None:
+                self._result = self._function()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._function = None
+            self._done.set()

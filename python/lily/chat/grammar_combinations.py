@@ -1,0 +1,152 @@
+"""Bounds what a schema demands at the same time: the grammar's library multiplies such demands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lily.chat.grammar_budget import GrammarBudget
+
+__all__ = ["CombinationBounds"]
+
+_MAX_COMBINED = 5_000  # schemas that the demands on one value are multiplied out to
+_MAX_PATTERNS = 2  # that one string has to match
+_MAX_LEVELS = 150
+_DEMANDS = ("$ref", "allOf", "anyOf", "oneOf")
+_ANNOTATIONS = frozenset(["$defs", *_DEMANDS])
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How a schema grows where it is multiplied out: its alternatives, their schemas in all, patterns of one string."""
+
+    options: int = 1
+    size: int = 1
+    patterns: int = 0
+
+
+class CombinationBounds:
+    """Takes out of a rewritten schema, in place, the demands whose product would be too large."""
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Any],
+        budget: GrammarBudget,
+        on_drop: Callable[[str, dict[str, Any]], None],
+        *,
+        combine: bool = True,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        definitions
+            What ``#/$defs/NAME`` stands for.
+        budget
+            Of the whole grammar.
+        on_drop
+            Told each keyword that is taken out, and its schema.
+        combine
+            False takes out all but one demand everywhere.
+        """
+        self._definitions = definitions
+        self._on_drop = on_drop
+        self._combine = combine
+        self._budget = budget
+        self._shapes: dict[tuple[int, bool], _Shape | None] = {}
+
+    def apply(self, schema: Any) -> None:
+        """Bound a schema and all schemas inside it, those behind references excepted."""
+        self._shape(schema, False, 0)
+
+    def _shape(self, schema: Any, expanded: bool, level: int) -> _Shape | None:
+        """None for what never ends. `expanded`: it is needed itself, not a reference to it."""
+        if not isinstance(schema, dict):
+            return _Shape()
+        key = (id(schema), expanded)
+        if key in self._shapes:
+            return self._shapes[key]
+        if level > _MAX_LEVELS:
+            return None
+        self._shapes[key] = None  # while it is looked at
+        own = self._own(schema, level)
+        demands = self._demands(schema, own, expanded, level)
+        found = _product(demands)
+        if len(demands) > 1 and not self._fits(found, schema):
+            self._take_out(schema)
+            found = _product(self._demands(schema, own, expanded, level))
+        self._shapes[key] = found
+        return found
+
+    def _own(self, schema: dict[str, Any], level: int) -> _Shape:
+        """What the schema says without its demands; the schemas inside stand for themselves."""
+        patterns = schema.get("patternProperties", {})
+        inner = [*schema.get("properties", {}).values(), *schema.get("prefixItems", ()), *patterns.values()]
+        inner += [schema[word] for word in ("items", "additionalProperties") if word in schema]
+        size = 1 + len(patterns) ** 2 + len(schema.get("required", ()))
+        for item in inner:
+            shape = self._shape(item, False, level + 1)
+            size += 1 if shape is None else shape.size
+        return _Shape(1, size, int("pattern" in schema))
+
+    def _demands(self, schema: dict[str, Any], own: _Shape, expanded: bool, level: int) -> list[_Shape | None]:
+        """The shapes of all that one value has to fit at the same time."""
+        has_own = not schema.keys() <= _ANNOTATIONS
+        branches = schema.get("allOf", [])
+        count = has_own + len(branches) + sum(word in schema for word in ("$ref", "anyOf", "oneOf"))
+        expanded = expanded or count > 1
+        demands: list[_Shape | None] = [own] if has_own or not count else []
+        if "enum" in schema and count > 1 and schema.keys() & set(_DEMANDS):
+            demands.append(_Shape(len(schema["enum"]), len(schema["enum"])))
+        if "$ref" in schema:
+            target = self._definitions.get(schema["$ref"].removeprefix("#/$defs/"))
+            demands.append(self._shape(target, True, level + 1) if expanded else _Shape())
+        demands += [self._shape(branch, expanded, level + 1) for branch in branches]
+        for word in ("anyOf", "oneOf"):
+            if word in schema:
+                demands.append(_sum([self._shape(branch, expanded, level + 1) for branch in schema[word]]))
+        return demands
+
+    def _fits(self, shape: _Shape | None, schema: dict[str, Any]) -> bool:
+        if not self._combine or shape is None:
+            return False
+        fits = shape.size <= _MAX_COMBINED and shape.patterns <= _MAX_PATTERNS
+        return fits and self._budget.takes_combined(shape.size)
+
+    def _take_out(self, schema: dict[str, Any]) -> None:
+        """Leave the schema's own keywords, or else one demand."""
+        has_own = not schema.keys() <= _ANNOTATIONS
+        kept = None if has_own else next(word for word in _DEMANDS if word in schema)
+        for word in _DEMANDS:
+            if word in schema and word != kept:
+                del schema[word]
+                self._on_drop(word, schema)
+        if kept == "allOf" and len(schema["allOf"]) > 1:
+            del schema["allOf"][1:]
+            self._on_drop("allOf", schema)
+
+
+def _product(shapes: list[_Shape | None]) -> _Shape | None:
+    """All of several demands."""
+    options, size, patterns = 1, 0, 0
+    for shape in shapes:
+        if shape is None:
+            return None
+        size = size * shape.options + shape.size * options
+        options *= shape.options
+        patterns += shape.patterns
+        if size > _MAX_COMBINED * 100:
+            return None if len(shapes) > 1 else shape
+    return _Shape(options, max(size, 1), patterns)
+
+
+def _sum(shapes: list[_Shape | None]) -> _Shape | None:
+    """One of several demands."""
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
+        return None
+    return _Shape(
+        sum(shape.options for shape in known),
+        sum(shape.size for shape in known),
+        max(shape.patterns for shape in known),
+    )

@@ -1,0 +1,112 @@
+"""Reads JSON that models write: strictly, and with the mistakes that they make in arrays and objects."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+from lily.chat.schema_limits import is_within_levels
+
+__all__ = ["MISFIT", "load_json", "load_structure", "unquoted"]
+
+MISFIT = object()  #: stands for a value where none, not even None, was found
+_LITERAL_LIMIT = 100_000  # characters of a Python literal that is tried where JSON fails
+_QUOTE_OR_BREAK = re.compile(r"\\.|['\"\n\r]", re.DOTALL)
+_KINDS = {"array": list, "object": dict}
+
+
+def load_json(text: str) -> Any:
+    """Parse strict JSON.
+
+    Raises
+    ------
+    ValueError
+        It is none; also for NaN, for more levels than `lily.chat.schema_limits.MAX_LEVELS`, and for lone surrogates in
+        strings.
+    """
+    return _load(text, strict=True)
+
+
+def load_structure(text: str, kinds: Collection[str], *, only_json: bool = False) -> Any:
+    """An array or object that a text without space around it stands for; `MISFIT` for none.
+
+    Line breaks inside strings, JSON inside a JSON string and Python literals are taken, too.
+
+    Parameters
+    ----------
+    text
+        As the model wrote it.
+    kinds
+        Which of "array" and "object" it may be.
+    only_json
+        No Python literals and no JSON inside a string.
+    """
+    types = tuple(_KINDS[kind] for kind in kinds if kind in _KINDS)
+    if text[:1] not in ("{", "[", '"') or (only_json and text[:1] == '"'):
+        return MISFIT
+    try:
+        value = _load(text, strict=False)
+        if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+            value = _load(value.strip(), strict=False)
+    except ValueError:
+        value = MISFIT if only_json else _python_literal(text)
+    return value if isinstance(value, types) else MISFIT
+
+
+def unquoted(text: str) -> str:
+    """What a JSON string holds; any other text as it is."""
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return text
+    try:
+        value = load_json(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _load(text: str, *, strict: bool) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, strict=strict)
+        if not is_within_levels(value):
+            raise ValueError("nested too deeply")
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _python_literal(text: str) -> Any:
+    # Models now and then write {'a': True}; only what JSON can express is taken.
+    if len(text) > _LITERAL_LIMIT or text[:1] not in ("{", "["):
+        return MISFIT
+    if "\n" in text or "\r" in text:
+        text = _with_escaped_breaks(text)
+    try:
+        value = ast.literal_eval(text)
+        return value if load_json(json.dumps(value)) == value else MISFIT
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return MISFIT
+
+
+def _with_escaped_breaks(text: str) -> str:
+    """A Python literal whose strings are free of raw line breaks."""
+    open_quote = ""
+
+    def replace(found: re.Match[str]) -> str:
+        nonlocal open_quote
+        mark = found[0]
+        if mark in ("\n", "\r"):
+            return repr(mark)[1:-1] if open_quote else mark
+        if mark in ("'", '"') and open_quote in ("", mark):
+            open_quote = "" if open_quote else mark
+        return mark
+
+    return _QUOTE_OR_BREAK.sub(replace, text)
