@@ -28,9 +28,9 @@ Mask = npt.NDArray[np.uint32]
 
 _POLL_SECONDS = 0.05
 _QUICK_STEP = 0.002  # seconds
-# Measured over many kinds of grammars; both are above what any of them took.
-_BYTES_PER_SECOND = 400_000_000
-_BYTES_PER_CHARACTER = 400
+# Measured over many kinds of grammars; the sum is above what nearly all of them took.
+_BYTES_PER_SECOND = 200_000_000
+_BYTES_PER_CHARACTER = 300
 _MAX_TEXT = 4_000_000  # characters
 _MAX_WARNINGS = 5
 _MAX_LOGGED = 300  # characters
@@ -174,7 +174,7 @@ class GrammarCompiler:
         CancelledError
             `is_cancelled` said so.
         """
-        key = str(grammar)
+        key = _key(grammar)
         while (compiled := self._cache.get(key)) is None:
             if not self._lock.acquire(timeout=_POLL_SECONDS):
                 _raise_if(is_cancelled)
@@ -190,10 +190,10 @@ class GrammarCompiler:
 
         def compile_and_keep() -> CompiledGrammar:
             try:
-                compiled = self._cache.get(str(grammar))
+                compiled = self._cache.get(_key(grammar))
                 if compiled is None:
                     compiled = self._compile(grammar)
-                    self._cache.put(str(grammar), compiled)
+                    self._cache.put(_key(grammar), compiled)
                 return compiled
             finally:
                 self._lock.release()
@@ -209,10 +209,11 @@ class GrammarCompiler:
             return self._compiled(grammar)
         except InvalidArgumentError as error:
             simpler = getattr(grammar, "simpler", None)
-            if simpler is None or "Unsatisfiable" in str(error):
+            reduced = None if simpler is None else simpler(str(error), lambda part: not self._problem(part))
+            if reduced is None:
                 raise
             try:
-                return self._compiled(simpler(lambda part: not self._problem(part)))
+                return self._compiled(reduced)
             except InvalidArgumentError:
                 raise error from None
 
@@ -228,7 +229,8 @@ class GrammarCompiler:
             logger.warning("the grammar leaves out: %s", ", ".join(dropped)[:_MAX_LOGGED])
         compiled = CompiledGrammar(matcher, self._tokenizer.vocab_size, len(grammar), tuple(dropped))
         compiled.note_work(time.thread_time() - began)
-        compiled.start().mask()  # an answer has a beginning, and its tables are there for the first one
+        for _ in range(2):  # an answer has a beginning, and the tables that are made for it leave room for more
+            compiled.start().mask()
         return compiled
 
     def _problem(self, part: str) -> str:
@@ -250,6 +252,10 @@ class GrammarCompiler:
             raise InvalidArgumentError("the grammar is not valid: it holds a lone surrogate") from error
         matcher: llguidance.LLMatcher = library.LLMatcher(self._native, text, log_level=0, limits=compile_limits())
         return matcher
+
+
+def _key(grammar: str) -> str:
+    return "\0".join([str(grammar), *getattr(grammar, "dropped", ())])
 
 
 def _raise_if(is_cancelled: Callable[[], bool] | None) -> None:

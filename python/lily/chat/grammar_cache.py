@@ -18,8 +18,8 @@ _ENTRY_BYTES = 4096  # at least, however small
 class GrammarCache:
     """The grammars used last, by their text, up to a budget of estimated bytes.
 
-    Grammars grow while answers are written, so that their bytes are counted each time. One that is beyond a half of
-    the budget by itself, or spoiled, is not kept.
+    Grammars grow while answers are written, so that their bytes are counted each time. One that is beyond the budget
+    by itself, or spoiled, is not kept.
     """
 
     def __init__(self, budget: int = BUDGET_BYTES) -> None:
@@ -55,7 +55,7 @@ class GrammarCache:
 
     def _trim(self) -> None:
         for text, grammar in list(self._grammars.items()):
-            if grammar.spoiled or _bytes_of(text, grammar) > self._budget // 2:
+            if grammar.spoiled or _bytes_of(text, grammar) > self._budget:
                 del self._grammars[text]
         while self._total() > self._budget:
             self._grammars.popitem(last=False)

@@ -8,13 +8,13 @@ from typing import Any
 
 from lily.chat.grammar_budget import GrammarBudget
 
-__all__ = ["CombinationBounds"]
+__all__ = ["DEMANDS", "CombinationBounds"]
 
 _MAX_COMBINED = 5_000  # schemas that the demands on one value are multiplied out to
 _MAX_PATTERNS = 2  # that one string has to match
 _MAX_LEVELS = 150
-_DEMANDS = ("$ref", "allOf", "anyOf", "oneOf")
-_ANNOTATIONS = frozenset(["$defs", *_DEMANDS])
+_ORDER = ("$ref", "allOf", "anyOf", "oneOf")
+DEMANDS = frozenset(_ORDER)  #: keywords that demand more of a value than its own schema's other keywords
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class _Shape:
     options: int = 1
     size: int = 1
     patterns: int = 0
+
+
+_ONE = _Shape()
 
 
 class CombinationBounds:
@@ -62,7 +65,7 @@ class CombinationBounds:
     def _shape(self, schema: Any, expanded: bool, level: int) -> _Shape | None:
         """None for what never ends. `expanded`: it is needed itself, not a reference to it."""
         if not isinstance(schema, dict):
-            return _Shape()
+            return _ONE
         key = (id(schema), expanded)
         if key in self._shapes:
             return self._shapes[key]
@@ -91,16 +94,16 @@ class CombinationBounds:
 
     def _demands(self, schema: dict[str, Any], own: _Shape, expanded: bool, level: int) -> list[_Shape | None]:
         """The shapes of all that one value has to fit at the same time."""
-        has_own = not schema.keys() <= _ANNOTATIONS
+        has_own = not schema.keys() <= DEMANDS
         branches = schema.get("allOf", [])
         count = has_own + len(branches) + sum(word in schema for word in ("$ref", "anyOf", "oneOf"))
         expanded = expanded or count > 1
         demands: list[_Shape | None] = [own] if has_own or not count else []
-        if "enum" in schema and count > 1 and schema.keys() & set(_DEMANDS):
+        if "enum" in schema and count > 1 and schema.keys() & DEMANDS:
             demands.append(_Shape(len(schema["enum"]), len(schema["enum"])))
         if "$ref" in schema:
             target = self._definitions.get(schema["$ref"].removeprefix("#/$defs/"))
-            demands.append(self._shape(target, True, level + 1) if expanded else _Shape())
+            demands.append(self._shape(target, True, level + 1) if expanded else _ONE)
         demands += [self._shape(branch, expanded, level + 1) for branch in branches]
         for word in ("anyOf", "oneOf"):
             if word in schema:
@@ -115,9 +118,9 @@ class CombinationBounds:
 
     def _take_out(self, schema: dict[str, Any]) -> None:
         """Leave the schema's own keywords, or else one demand."""
-        has_own = not schema.keys() <= _ANNOTATIONS
-        kept = None if has_own else next(word for word in _DEMANDS if word in schema)
-        for word in _DEMANDS:
+        has_own = not schema.keys() <= DEMANDS
+        kept = None if has_own else next(word for word in _ORDER if word in schema)
+        for word in _ORDER:
             if word in schema and word != kept:
                 del schema[word]
                 self._on_drop(word, schema)

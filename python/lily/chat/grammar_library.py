@@ -63,6 +63,8 @@ def json_problem(schema: Mapping[str, Any]) -> str:
 def reason_of(error: str) -> str:
     """The library's message without its listing of the grammar, most of which is not the caller's."""
     reason = re.split(r"\n *\d+ \| |\n<", error, maxsplit=1)[0].strip()
+    if reason.startswith("NoExtension"):
+        return "no token fits"
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
 
 

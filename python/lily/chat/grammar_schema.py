@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lily.chat.grammar_budget import GrammarBudget
-from lily.chat.grammar_combinations import CombinationBounds
+from lily.chat.grammar_combinations import DEMANDS, CombinationBounds
 from lily.chat.grammar_library import json_problem
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, json_types
 from lily.errors import InvalidArgumentError
 
-__all__ = ["GrammarSchema"]
+__all__ = ["GrammarSchema", "shortened"]
 
 _MAX_PROPERTIES = 2_000  # of one object
 _MAX_COUNT = 1_000_000  # of minItems, maxLength and the like
@@ -76,14 +76,16 @@ class GrammarSchema:
         self._names: dict[int, str] = {}  # of definitions, by the identity of what they are made of
         self._waiting: list[tuple[str, Any, str]] = []
         self._multiple = 1
+        self._demands = False  # whether any schema demands several things of one value
         root = self._rewritten(schema, "#")
         definitions: dict[str, Any] = {}
         while self._waiting:
             name, target, place = self._waiting.pop()
             definitions[name] = self._rewritten(target, place)
-        bounds = CombinationBounds(definitions, self._budget, self._note_combination, combine=combine)
-        for part in (root, *definitions.values()):
-            bounds.apply(part)
+        if self._demands:
+            bounds = CombinationBounds(definitions, self._budget, self._note_combination, combine=combine)
+            for part in (root, *definitions.values()):
+                bounds.apply(part)
         self.schema: dict[str, Any] = root if isinstance(root, dict) else {}
         if definitions:
             self.schema = {**self.schema, "$defs": definitions}
@@ -91,9 +93,7 @@ class GrammarSchema:
     @property
     def dropped(self) -> tuple[str, ...]:
         """See the class."""
-        found = list(self._left_out)
-        more = len(found) - _LONGEST_DROPPED
-        return tuple(found if more <= 0 else [*found[:_LONGEST_DROPPED], f"and {more} more"])
+        return shortened(list(self._left_out))
 
     # -- one schema ------------------------------------------------------------------------------------------------
 
@@ -112,6 +112,7 @@ class GrammarSchema:
             written["type"] = list(dict.fromkeys([*kinds, "null"]))
         self._check_strings(written, place)
         self._check_numbers(written, place)
+        self._demands = self._demands or not DEMANDS.isdisjoint(written)
         self._places[id(written)] = place
         return written
 
@@ -277,6 +278,12 @@ class GrammarSchema:
         if not self._tolerant:
             raise InvalidArgumentError(f"the grammar is not valid: {reason} (at {place[-120:]})")
         self._left_out[f"{reason} (at {place[-120:]})"] = None
+
+
+def shortened(dropped: Sequence[str]) -> tuple[str, ...]:
+    """The first of what was left out, and how much more there was."""
+    more = len(dropped) - _LONGEST_DROPPED
+    return tuple(dropped) if more <= 0 else (*dropped[:_LONGEST_DROPPED], f"and {more} more")
 
 
 def _unsupported(schema: dict[str, Any]) -> bool:

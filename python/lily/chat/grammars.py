@@ -10,7 +10,7 @@ from typing import Any
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.call_reader import is_writable
 from lily.chat.grammar_budget import GrammarBudget, SchemaTooLargeError
-from lily.chat.grammar_schema import GrammarSchema
+from lily.chat.grammar_schema import GrammarSchema, shortened
 from lily.chat.schema_limits import check_json
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, leaf_schemas, types_of
@@ -47,23 +47,26 @@ class Grammar(str):
     dropped : tuple of str
         What was asked for that the grammar does not say, such as "uniqueItems at #/properties/a".
     simpler : callable, optional
-        Makes a grammar that says less, for when this one is beyond the library that compiles it. Its argument tells
-        for a part of the grammar whether it can be compiled.
+        Makes a grammar that says less, for when this one is beyond the library that compiles it. Its arguments are
+        the library's reason, and what tells for a part of the grammar whether it can be compiled. None: there is none.
     """
 
     dropped: tuple[str, ...]
-    simpler: Callable[[Callable[[str], bool]], Grammar] | None
+    simpler: Simpler | None
 
     def __new__(
         cls,
         text: str,
         dropped: Sequence[str] = (),
-        simpler: Callable[[Callable[[str], bool]], Grammar] | None = None,
+        simpler: Simpler | None = None,
     ) -> Grammar:
         grammar = super().__new__(cls, text)
         grammar.dropped = tuple(dropped)
         grammar.simpler = simpler
         return grammar
+
+
+Simpler = Callable[[str, Callable[[str], bool]], Grammar | None]
 
 
 def answer_grammar(response_format: Mapping[str, Any] | str | None) -> Grammar | None:
@@ -179,8 +182,9 @@ def either_grammar(answer: str, calls: str) -> Grammar:
     )
     parts = [part if isinstance(part, Grammar) else Grammar(part) for part in (answer, calls)]
 
-    def simpler(is_valid: Callable[[str], bool]) -> Grammar:
-        return either_grammar(*(part if part.simpler is None else part.simpler(is_valid) for part in parts))
+    def simpler(reason: str, is_valid: Callable[[str], bool]) -> Grammar | None:
+        found = [None if part.simpler is None else part.simpler(reason, is_valid) for part in parts]
+        return either_grammar(*(new or old for new, old in zip(found, parts, strict=True))) if any(found) else None
 
     dropped = [keyword for part in parts for keyword in part.dropped]
     return Grammar(text, dropped, simpler if any(part.simpler for part in parts) else None)
@@ -193,8 +197,11 @@ def _schema_grammar(schema: Mapping[str, Any], *, combine: bool = True) -> Gramm
         raise InvalidArgumentError(f"response_format: {error}") from error
     guidance = schema.get("x-guidance")
     expression = _json(written.schema, options=guidance if isinstance(guidance, Mapping) else None)
-    simpler = (lambda _: _schema_grammar(schema, combine=False)) if combine else None
-    return Grammar(f"start: {expression}", written.dropped, simpler)
+
+    def simpler(reason: str, _: Callable[[str], bool]) -> Grammar | None:
+        return None if "Unsatisfiable" in reason else _schema_grammar(schema, combine=False)
+
+    return Grammar(f"start: {expression}", written.dropped, simpler if combine else None)
 
 
 class _CallRules:
@@ -209,15 +216,15 @@ class _CallRules:
     def grammar(self, text: str) -> Grammar:
         """The grammar of these rules."""
 
-        def simpler(is_valid: Callable[[str], bool]) -> Grammar:
+        def simpler(_: str, is_valid: Callable[[str], bool]) -> Grammar | None:
             reduced, dropped = text, list(self._dropped)
             for expression, (replacement, where) in self._expressions.items():
                 if not is_valid(f"start: {expression}"):
                     reduced = reduced.replace(expression, replacement)
                     dropped.append(f"all of the schema at {where}")
-            return Grammar(reduced, dropped)
+            return Grammar(reduced, shortened(dropped)) if reduced != text else None
 
-        return Grammar(text, self._dropped, simpler if self._expressions else None)
+        return Grammar(text, shortened(self._dropped), simpler if self._expressions else None)
 
     def rules_of(self, rule: str, name: str) -> list[str]:
         """The rules of a tool."""

@@ -24,6 +24,7 @@ _NAMES = {
     ANY: "any mixed *",
 }
 _BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_AS_JSON_HAS_THEM = {kind: (kind,) for kind in TYPES}
 _SIZED = re.compile(r"(u?int|float)\d{1,3}")
 _GENERIC = re.compile(r"(?:typing\.)?(\w+)\s*[\[<(].*", re.DOTALL)
 _LONGEST_NAME = 100
@@ -35,6 +36,8 @@ def json_types(name: Any) -> tuple[str, ...]:
     ``str``, ``int``, ``float``, ``dict[str, int]``, ``List``, ``string[]``, ``Optional[int]``, ``int | None`` and the
     like are what tools in the field are described with.
     """
+    if isinstance(name, str) and name in _AS_JSON_HAS_THEM:
+        return _AS_JSON_HAS_THEM[name]
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ()
     word = name.strip().lower()
