@@ -11,7 +11,7 @@ __all__ = ["Compilation"]
 Result = TypeVar("Result")
 
 # The compiler of grammars recurses through all parts of one. Only what it uses of this becomes memory.
-_STACK_BYTES = 256 << 20
+_STACK_BYTES = (256 << 20, 64 << 20)  # the second where there is no room for the first; 48 MiB were ever needed
 _stack_size = threading.Lock()
 
 
@@ -23,13 +23,10 @@ class Compilation(Generic[Result]):
         self._result: Result | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
-        thread = threading.Thread(target=self._run, name="lily-grammar", daemon=True)
-        with _stack_size:
-            before = threading.stack_size(_STACK_BYTES)
-            try:
-                thread.start()
-            finally:
-                threading.stack_size(before)
+        try:
+            _start(self._run, _STACK_BYTES[0])
+        except RuntimeError:
+            _start(self._run, _STACK_BYTES[1])
 
     def wait(self, seconds: float) -> bool:
         """Whether the function has ended, in that time at the latest."""
@@ -52,3 +49,13 @@ class Compilation(Generic[Result]):
         finally:
             self._function = None
             self._done.set()
+
+
+def _start(run: Callable[[], None], stack_bytes: int) -> None:
+    thread = threading.Thread(target=run, name="lily-grammar", daemon=True)
+    with _stack_size:
+        before = threading.stack_size(stack_bytes)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)

@@ -112,6 +112,7 @@ class GrammarSchema:
             written["type"] = list(dict.fromkeys([*kinds, "null"]))
         self._check_strings(written, place)
         self._check_numbers(written, place)
+        self._check_object(written, place)
         self._demands = self._demands or not DEMANDS.isdisjoint(written)
         self._places[id(written)] = place
         return written
@@ -141,7 +142,9 @@ class GrammarSchema:
             self._write_pattern_properties(written, value, inside)
         elif keyword == "required":
             self._write_required(written, value, schema, place)
-        elif keyword in _WITHOUT_GRAMMAR and value is not False:
+        elif keyword == "unevaluatedProperties" and value is False and _evaluates_itself(schema):
+            written["additionalProperties"] = False
+        elif keyword in _WITHOUT_GRAMMAR and (keyword, value) != ("uniqueItems", False):
             self._drop(keyword, place)
 
     def _write_reference(self, written: dict[str, Any], value: Any, place: str) -> None:
@@ -258,6 +261,18 @@ class GrammarSchema:
                     del written[word]
                 return
 
+    def _check_object(self, written: dict[str, Any], place: str) -> None:
+        """Leave out numbers of properties where some named ones are optional: the library counts only the others."""
+        counts = written.keys() & {"minProperties", "maxProperties"}
+        if not counts or set(written.get("properties", ())) <= set(written.get("required", ())):
+            return
+        least, most = written.get("minProperties", 0), written.get("maxProperties", 1)
+        closed = written.get("additionalProperties") is False and "patternProperties" not in written
+        if not (closed and least <= 1 and most == 1):
+            for word in sorted(counts):
+                self._drop(word, place)
+                del written[word]
+
     def _is_small_multiple(self, multiple: Any) -> bool:
         """Whether the automata of all multiples in this schema stay small, even where they hold together."""
         if isinstance(multiple, bool) or not isinstance(multiple, (int, float)) or not 1e-6 <= multiple <= 1e6:
@@ -278,6 +293,12 @@ class GrammarSchema:
         if not self._tolerant:
             raise InvalidArgumentError(f"the grammar is not valid: {reason} (at {place[-120:]})")
         self._left_out[f"{reason} (at {place[-120:]})"] = None
+
+
+def _evaluates_itself(schema: Mapping[str, Any]) -> bool:
+    """Whether all properties that a schema knows are its own."""
+    others = {*DEMANDS, "if", "then", "else", "dependentSchemas", "dependencies", "additionalProperties"}
+    return others.isdisjoint(schema)
 
 
 def shortened(dropped: Sequence[str]) -> tuple[str, ...]:
