@@ -1,8 +1,12 @@
 """Conversion of argument texts by JSON schema: what fits becomes typed, what does not stays text."""
 
+import time
+
 import pytest
 
-from lily.chat.argument_values import ToolSchemas, convert
+from lily.chat import argument_values
+from lily.chat.argument_values import ToolSchemas, convert, is_text
+from lily.chat.json_values import MISFIT
 
 INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
 BOOLEAN, NULL, ARRAY, OBJECT = {"type": "boolean"}, {"type": "null"}, {"type": "array"}, {"type": "object"}
@@ -70,6 +74,68 @@ CASES = [
     ("k", {"const": "k"}, "k"),
     ('{"a": 1}', {"properties": {"a": INTEGER}}, {"a": 1}),
     ("[1]", {"items": INTEGER}, [1]),
+    # Line breaks inside strings, JSON inside a string, Python's forms.
+    ('{"a": "x\ny\t"}', OBJECT, {"a": "x\ny\t"}),
+    ('["x\r\ny"]', ARRAY, ["x\r\ny"]),
+    ("{'a': 'x\ny', 'b': True}", OBJECT, {"a": "x\ny", "b": True}),
+    ("['it\\'s\n\"q\"']", ARRAY, ['it\'s\n"q"']),
+    ('"[1, 2]"', ARRAY, [1, 2]),
+    ('"{\\"a\\": [1]}"', OBJECT, {"a": [1]}),
+    ('"{\\"a\\": [1]}"', ARRAY, '"{\\"a\\": [1]}"'),
+    ('"text"', OBJECT, '"text"'),
+    # A string or an array or object.
+    ('["a"]', {"type": ["string", "array"]}, ["a"]),
+    ('{"a": "x\ny"}', {"anyOf": [STRING, OBJECT]}, {"a": "x\ny"}),
+    ('{"a": 1}', {"anyOf": [ARRAY, OBJECT, STRING]}, {"a": 1}),
+    ('{"a": 1}', {"type": ["string", "array"]}, '{"a": 1}'),
+    ("{a: 1}", {"type": ["string", "object"]}, "{a: 1}"),
+    ("{'a': 1}", {"type": ["string", "object"]}, "{'a': 1}"),
+    ('"[1]"', {"type": ["string", "array"]}, '"[1]"'),
+    (" text ", {"type": ["string", "array"]}, " text "),
+    ('["a"]', STRING, '["a"]'),
+    # Quoted scalars where a string cannot be meant.
+    ('"5"', INTEGER, 5),
+    ('"5.0"', INTEGER, 5),
+    ('" 7 "', NUMBER, 7),
+    ('"2.5"', NUMBER, 2.5),
+    ('"true"', BOOLEAN, True),
+    ('"5"', {"anyOf": [INTEGER, STRING]}, 5),
+    ('"5"', STRING, '"5"'),
+    ('"b"', {"enum": ["a", "b"]}, "b"),
+    ('"b"', {"enum": ["b", '"b"']}, '"b"'),
+    # None, as templates that write Python's forms teach it.
+    ("None", {"type": ["string", "null"]}, None),
+    ("None", {"anyOf": [STRING, NULL]}, None),
+    ("None", {"type": "string", "nullable": True}, None),
+    ("None", NULL, None),
+    ("None", INTEGER, None),
+    ("None", {"enum": ["a", None]}, None),
+    ("None", {"enum": ["None", None]}, "None"),
+    ("None", STRING, "None"),
+    ("none", {"type": ["string", "null"]}, "none"),
+    # Types as vendors and programmers write them.
+    ("7", {"type": "int"}, 7),
+    ("7", {"type": "uint32"}, 7),
+    ("7", {"type": "long"}, 7),
+    ("7.5", {"type": "float"}, 7.5),
+    ("7.5", {"type": "Double"}, 7.5),
+    ("7", {"type": "num"}, 7),
+    ("True", {"type": "bool"}, True),
+    ("{'a': 1}", {"type": "dict"}, {"a": 1}),
+    ('{"a": 1}', {"type": "dict[str, Any]"}, {"a": 1}),
+    ('{"a": 1}', {"type": "OBJECT"}, {"a": 1}),
+    ("[1]", {"type": "list"}, [1]),
+    ("[1]", {"type": "List[int]"}, [1]),
+    ("[1]", {"type": "integer[]"}, [1]),
+    ("[1]", {"type": "tuple"}, [1]),
+    ("7", {"type": "str"}, "7"),
+    ("7", {"type": "text"}, "7"),
+    ("None", {"type": "Optional[str]"}, None),
+    ("7", {"type": "Optional[int]"}, 7),
+    ("7", {"type": "int | None"}, 7),
+    ("7", {"type": "int | unheard-of"}, "7"),
+    ("7", {"type": "any"}, "7"),
+    ('{"a": 1}', {"type": "any"}, {"a": 1}),
     ("8", {"$ref": "#/$defs/count"}, 8),
     ("8", {"allOf": [{"$ref": "#/$defs/count"}]}, 8),
     ("8", {"$ref": "#/$defs/loop"}, "8"),
@@ -100,3 +166,72 @@ def test_schemas_are_found_in_each_form_of_a_definition():
     assert "flat" in tools
     assert "other" not in tools
     assert tools.convert("other", "n", "3") == "3"
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (STRING, True),
+        ({}, True),
+        (None, True),
+        ({"type": "str"}, True),
+        ({"type": ["string", "null"]}, False),
+        ({"type": ["string", "array"]}, False),
+        ({"anyOf": [STRING, OBJECT]}, False),
+        ({"type": ["string", "integer"]}, False),
+        ({"type": "string", "enum": ["a"]}, False),
+        ({"type": "any"}, False),
+        (INTEGER, False),
+    ],
+)
+def test_texts_that_are_values_as_they_are(schema, expected):
+    assert is_text(schema, ROOT) is expected
+    tools = ToolSchemas([{"name": "f", "parameters": {"properties": {"x": schema}}}])
+    assert tools.is_text("f", "x") is expected
+
+
+LONG = 1_000_000
+HOSTILE_TEXTS = [
+    "[" * LONG,
+    "{'a':" * LONG,
+    "[" + "-" * LONG + "1]",
+    "[" + "1," * LONG,
+    "['" + "\\'" * 40_000,
+    "['" + "\n" * 40_000 + "'",
+    "[" + "'\n" * 30_000,
+    '"' + "\\" * LONG,
+    '{"a": "' + "x\n" * LONG + '"',
+    "9" * LONG,
+    "1." + "0" * LONG + "x",
+    "1e" + "9" * LONG,
+    " " * LONG + "x",
+    "[" + "(" * 50_000,
+    "[" + "1+" * 30_000 + "1j]",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+def test_long_texts_take_time_for_their_length(text):
+    choices = [*({"a": at} for at in range(500)), *range(500), *map(str, range(500)), True, None]
+    for schema in (ARRAY, OBJECT, INTEGER, NUMBER, {"type": ["string", "array", "object"]}, {"enum": choices}):
+        began = time.process_time()
+        assert convert(text, schema) == text
+        assert time.process_time() - began < 10  # it takes a tenth of a second; what is not linear takes minutes
+
+
+def test_choices_are_parsed_once(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(argument_values, "load_structure", lambda *given: parsed.append(given) or MISFIT)
+    assert convert("[7]", {"enum": [[at] for at in range(1_000)]}) == "[7]"
+    assert len(parsed) == 1
+
+
+def test_schemas_of_a_request_are_read_once(monkeypatch):
+    read = []
+    alternatives = argument_values._alternatives
+    monkeypatch.setattr(argument_values, "_alternatives", lambda *given: read.append(given) or alternatives(*given))
+    tools = ToolSchemas([{"name": "f", "parameters": {"properties": {"x": INTEGER}}}])
+    for _ in range(100):
+        assert tools.convert("f", "x", "5") == 5
+        assert not tools.is_text("f", "x")
+    assert len(read) == 1

@@ -150,7 +150,11 @@ BEYOND = [
     ({"type": "object", "if": {}, "then": {}, "else": {}}, {"b": 1}, "if"),
     ({"type": "object", "patternProperties": {"^a": {}, "^a.": {}}}, {"ab": 1}, "patternProperties"),
     ({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, {"a": [1]}, "uniqueItems"),
-    ({"type": "object", "allOf": [{"type": "object"}], "unevaluatedProperties": False}, {"a": 1}, "unevaluatedProperties"),
+    (
+        {"type": "object", "allOf": [{"type": "object"}], "unevaluatedProperties": False},
+        {"a": 1},
+        "unevaluatedProperties",
+    ),
     ({"type": "object", "minProperties": 3, "properties": {"a": {}}}, {"a": 1, "b": 2, "c": 3}, "minProperties"),
     ({"type": "object", "maxProperties": 2, "properties": {"a": {}}}, {"b": 1}, "maxProperties"),
 ]

@@ -47,6 +47,12 @@ class TurnControl:
         self._thought = 0  # tokens
         self._limited = options.max_thinking_tokens is not None and tokenizer.token_id("</think>") is not None
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was asked for that the grammar cannot hold the answer to."""
+        dropped = () if self._constraint is None else self._constraint.dropped
+        return tuple(f"{grammar_field(self._options)}: no grammar can say {keyword}" for keyword in dropped)
+
     def mask(self) -> Mask | None:
         """The tokens allowed next; None allows all."""
         if self._waiting:

@@ -38,7 +38,7 @@ def load_library() -> Any:
 
 
 def compile_limits() -> llguidance.LLParserLimits:
-    """How much work and memory one grammar may take: about two seconds and 200 MB at the very most.
+    """How much work and memory one grammar may take: about two seconds and 200 MB.
 
     Objects of 2,000 optional properties, enums of 10,000 values and schemas of 10,000 parts fit.
     """
@@ -47,7 +47,7 @@ def compile_limits() -> llguidance.LLParserLimits:
         initial_lexer_fuel=500_000,
         step_lexer_fuel=200_000,
         step_max_items=200_000,
-        max_lexer_states=50_000,
+        max_lexer_states=150_000,
         max_grammar_size=250_000,
         verbose_errors=False,
     )

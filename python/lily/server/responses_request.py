@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lily.chat.grammars import answer_grammar
+from lily.chat.grammars import check_response_format
 from lily.errors import InvalidArgumentError
 from lily.server.errors import ApiError, as_api_error, unsupported
 from lily.server.fields import Fields
@@ -214,7 +214,7 @@ def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     given = text.mapping("format")
     service.finish_fields(text)
     try:
-        answer_grammar(given)
+        check_response_format(given)
     except InvalidArgumentError as error:
         raise as_api_error(error, format_field="text.format") from error
     return given
