@@ -127,10 +127,25 @@ def _as_float(name: str, value: Any) -> float:
     )
 
 
+class _Biases(dict[int, float]):
+    """Biases that were checked: a copy of a `Sampling` need not look at each of them again."""
+
+
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
+    if isinstance(bias, _Biases):
+        return bias
     if not isinstance(bias, Mapping):
         raise InvalidArgumentError(f"logit_bias must map token ids to numbers, not {quoted(bias)}")
-    checked: dict[int, float] = {}
+    if {*map(type, bias)} <= {int} and {*map(type, bias.values())} <= {int, float}:
+        checked = _Biases(bias)
+        if not checked or (min(checked) >= 0 and max(checked) < 1 << 31):
+            try:
+                checked.update(zip(bias, map(float, bias.values()), strict=True))
+            except OverflowError:
+                pass  # told below
+            else:
+                return checked
+    checked = _Biases()
     for token, value in bias.items():
         try:
             number = operator.index(token)

@@ -103,7 +103,7 @@ class PromptEncoder:
         except UnicodeEncodeError as error:
             raise InvalidArgumentError(f"the conversation holds a lone surrogate, {text[error.start]!r}") from None
         if most is not None:
-            self._check_length(text, most)
+            self.check_length(text, most)
         wanted = sorted({offset for offset in offsets if 0 < offset < len(text)})
         ids: list[int] = []
         positions: list[int] = []
@@ -119,8 +119,11 @@ class PromptEncoder:
         self._append(ids, positions, text, at, len(text), wanted)
         return EncodedPrompt(ids, tuple(positions))
 
-    def _check_length(self, text: str, most: int) -> None:
-        """Longer and longer beginnings tell: encoding megabytes at once would take half a minute."""
+    def check_length(self, text: str, most: int) -> None:
+        """Raise ContextOverflowError if a guarded text has more than `most` ids, or nearly as many.
+
+        Longer and longer beginnings tell: encoding megabytes at once would take half a minute.
+        """
         length = _CHARACTERS * most
         while length < len(text):
             # A few tokens at the end of a beginning may differ from those of the text.

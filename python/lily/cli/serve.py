@@ -14,6 +14,7 @@ from lily.errors import InvalidArgumentError
 
 __all__ = ["serve"]
 
+_STUCK = 1  # the exit code
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -34,7 +35,19 @@ def serve(
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name by which clients may call, besides localhost and --host; may be repeated."),
+    ] = None,
     max_queue: Annotated[int, typer.Option(min=1, help="Most requests that wait.")] = 128,
+    max_connections: Annotated[int, typer.Option(min=1, help="Most open connections.")] = 256,
+    max_body_mb: Annotated[float, typer.Option(min=0.001, help="Most MiB of a request.")] = 32,
+    max_pending_mb: Annotated[
+        float, typer.Option(min=0.001, help="Most MiB in memory of all requests together.")
+    ] = 256,
+    shutdown_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds in which the server ends when it is told to stop.")
+    ] = 10,
     thinking: Annotated[bool, typer.Option("--thinking/--no-thinking", help="Think by default.")] = True,
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="Ignore fields of requests that the API does not have.")
@@ -56,7 +69,7 @@ def serve(
     """Serve a model over HTTP, with the APIs of OpenAI and Anthropic."""
     del debug  # the guard around this function reads it
     from lily.server import ServerOptions
-    from lily.server import serve as run_server
+    from lily.server.run import end_process, run_server
 
     keys = tuple(api_key or ()) or tuple(filter(None, [os.environ.get("LILY_API_KEY")]))
     if host not in _LOOPBACK and not keys:
@@ -65,7 +78,12 @@ def serve(
         names=tuple(name or ()),
         api_keys=keys,
         cors_origins=tuple(cors_origin or ()),
+        allowed_hosts=tuple(allowed_host or ()),
         max_queue=max_queue,
+        max_connections=max_connections,
+        max_request_bytes=int(max_body_mb * 2**20),
+        max_pending_bytes=int(max_pending_mb * 2**20),
+        shutdown_seconds=shutdown_timeout,
         thinking=thinking,
         unknown_fields="ignore" if ignore_unknown else "refuse",
         later_system="convert" if convert_system else "refuse",
@@ -78,4 +96,5 @@ def serve(
         prefix_cache_bytes=None if cache_gb is None else int(cache_gb * 1e9),
         prefix_cache_dir=cache_dir,
     ) as loaded:
-        run_server(loaded, server_options, host=host, port=port)
+        if not run_server(loaded, server_options, host=host, port=port, last_resort=lambda: end_process(_STUCK)):
+            end_process(_STUCK)  # the model is in use, so it cannot be closed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -16,9 +18,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lily.server import chat_completions, completions, messages, openapi, responses, small_endpoints
-from lily.server.endpoint import Endpoint, error_response
+from lily.server.endpoint import Endpoint
 from lily.server.errors import ApiError
+from lily.server.gate import Gate
 from lily.server.options import ServerOptions
+from lily.server.refusal import error_response
 from lily.server.service import Service
 
 if TYPE_CHECKING:
@@ -51,7 +55,7 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
         try:
             yield
         finally:
-            await run_in_threadpool(service.engine.close)
+            await _in_thread(functools.partial(service.close, options.last_step_seconds))
 
     cors = Middleware(
         CORSMiddleware, allow_origins=list(options.cors_origins), allow_methods=["*"], allow_headers=["*"]
@@ -59,19 +63,20 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
     app = Starlette(
         routes=_routes(service),
         lifespan=lifespan,
-        middleware=[cors] if options.cors_origins else [],
+        middleware=[Middleware(Gate, options=options), *([cors] if options.cors_origins else [])],
         exception_handlers={HTTPException: _no_such_route},
     )
+    app.router.redirect_slashes = False  # the redirection would name the host of the request
     app.state.service = service
     return app
 
 
 def _routes(service: Service) -> list[Route]:
     def post(path: str, endpoint: Endpoint) -> Route:
-        return Route(path, endpoint.handle, methods=["POST"])
+        return Route(path, endpoint, methods=["POST"])
 
     def get(path: str, endpoint: Endpoint) -> Route:
-        return Route(path, endpoint.handle, methods=["GET"])
+        return Route(path, endpoint, methods=["GET"])
 
     return [
         post("/v1/messages", Endpoint(service, messages.messages, "messages", anthropic=True)),
@@ -91,6 +96,19 @@ def _routes(service: Service) -> list[Route]:
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"Method {request.method} is not allowed here." if status == 405 else "There is no such endpoint."
-    anthropic = request.url.path.startswith("/v1/messages")
+    what = f"Method {request.method[:20]} is not allowed here." if status == 405 else "There is no such endpoint."
+    anthropic = request.scope["path"].startswith("/v1/messages")
     return error_response(ApiError(status, what, code="not_found" if status == 404 else None), anthropic=anthropic)
+
+
+async def _in_thread(function: Callable[[], None]) -> None:
+    """Call a function that waits; its thread keeps no process alive."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def call() -> None:
+        function()
+        loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=call, name="lily-shutdown", daemon=True).start()
+    await done.wait()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lily.chat import ContentDelta, Done, TokenLogprob, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
 from lily.server.delivery import Reply, collect_answers, sse, start_stream
-from lily.server.engine import PrefillProgress, Ticket
+from lily.server.engine import PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
@@ -47,17 +47,21 @@ _MEDIA_PARTS = ("image_url", "input_image", "image", "input_audio", "audio", "vi
 
 async def chat_completions(service: Service, request: Request, fields: Fields) -> Response:
     """Answer a conversation, at once or as a stream."""
-    name = service.model_name(fields)
-    wanted = chat_request(service, fields)
-    stream = fields.flag("stream", False)
-    include_usage = stream_options(service, fields, stream)
-    service.finish_fields(fields)
-    work = chat_work(service.model, wanted, call_deltas=stream)
+    name, wanted, stream, include_usage, work = await service.prepare(request, _prepared, service, fields)
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
     if stream:
         return await start_stream(service, request, work, _ChunkFormat(head, include_usage))
     replies, ticket = await collect_answers(service, request, work, wanted.choices)
     return JsonResponse(_completion(head, replies, ticket, with_logprobs=wanted.options.get("logprobs") is not None))
+
+
+def _prepared(service: Service, fields: Fields) -> tuple[str, ChatRequest, bool, bool, Work]:
+    name = service.model_name(fields)
+    wanted = chat_request(service, fields)
+    stream = fields.flag("stream", False)
+    include_usage = stream_options(service, fields, stream)
+    service.finish_fields(fields)
+    return name, wanted, stream, include_usage, chat_work(service.model, wanted, call_deltas=stream)
 
 
 def chat_request(service: Service, fields: Fields) -> ChatRequest:
@@ -87,7 +91,7 @@ def chat_request(service: Service, fields: Fields) -> ChatRequest:
     return ChatRequest(
         messages=messages,
         tools=_tools(fields),
-        sampling=sampling_of(fields, service.model.default_sampling),
+        sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=_thinking(service, fields, template_options),
         options=options,
         choices=fields.integer("n", 1, 16) or 1,

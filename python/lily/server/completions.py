@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lily.chat import ContentDelta, Done, TokenLogprob
 from lily.chat.events import Event
+from lily.errors import ContextOverflowError
 from lily.server.chat_completions import stream_options
 from lily.server.delivery import collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress
@@ -21,7 +21,7 @@ from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
 from lily.server.openai_fields import sampling_of, timings_body, usage_body
 from lily.server.service import Service
-from lily.server.turns import RawRequest, raw_work
+from lily.server.turns import RawRequest, encoded, raw_work
 
 __all__ = ["completions"]
 
@@ -31,14 +31,7 @@ _MOST_PROMPTS = 64
 
 async def completions(service: Service, request: Request, fields: Fields) -> Response:
     """Continue one or more prompts."""
-    name = service.model_name(fields)
-    stream = fields.flag("stream", False)
-    include_usage = stream_options(service, fields, stream)
-    echo = fields.flag("echo", False)
-    requests = await run_in_threadpool(_requests, service, fields)
-    service.finish_fields(fields)
-    decode = service.model.tokenizer.decode
-    prefixes = [decode(one.ids) if echo else "" for one in requests for _ in range(one.choices)]
+    name, stream, include_usage, requests, prefixes = await service.prepare(request, _prepared, service, fields)
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
@@ -60,6 +53,18 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
     return JsonResponse({**head, "choices": choices, "usage": _usage(dones, requests[0].choices), "timings": timings})
 
 
+def _prepared(service: Service, fields: Fields) -> tuple[str, bool, bool, list[RawRequest], list[str]]:
+    name = service.model_name(fields)
+    stream = fields.flag("stream", False)
+    include_usage = stream_options(service, fields, stream)
+    echo = fields.flag("echo", False)
+    requests = _requests(service, fields)
+    service.finish_fields(fields)
+    decode = service.model.tokenizer.decode
+    prefixes = [decode(one.ids) if echo else "" for one in requests for _ in range(one.choices)]
+    return name, stream, include_usage, requests, prefixes
+
+
 def _requests(service: Service, fields: Fields) -> list[RawRequest]:
     """What to continue."""
     prompts = [_ids(service, prompt) for prompt in _prompts(fields)]
@@ -68,7 +73,7 @@ def _requests(service: Service, fields: Fields) -> list[RawRequest]:
         raise unsupported("best_of", "best_of other than n is not supported")
     if fields.any("suffix"):
         raise unsupported("suffix", "suffix is not supported")
-    sampling = sampling_of(fields, service.model.default_sampling)
+    sampling = sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size)
     limit = fields.integer("max_tokens", 1)
     stop = fields.strings("stop", 16)
     logprobs = fields.integer("logprobs", 0, 20)
@@ -93,7 +98,10 @@ def _are_ids(value: Any) -> bool:
 
 
 def _ids(service: Service, prompt: str | list[int]) -> list[int]:
-    ids = service.model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    try:
+        ids = encoded(service.model, prompt) if isinstance(prompt, str) else prompt
+    except ContextOverflowError as error:
+        raise ApiError(400, str(error), param="prompt", code="context_length_exceeded") from error
     if not ids:
         raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")
     vocabulary = service.model.sampled_vocab_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 from lily.chat import Answer, ContentDelta, Done, ReasoningDelta, TokenLogprob, collect
 from lily.chat.events import Event
 from lily.errors import CancelledError
-from lily.server.endpoint import CLIENT_GONE, LongResponse, client_of
+from lily.server.call import Call, call_of
+from lily.server.endpoint import CLIENT_GONE, LongResponse
 from lily.server.engine import Failure, Finished, PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, as_api_error
 from lily.server.json_text import dump_json
@@ -58,20 +59,32 @@ class Reply:
 
 async def collect_answers(service: Service, request: Request, work: Work, choices: int) -> tuple[list[Reply], Ticket]:
     """All answers of a request; the work ends early when the client goes."""
-    ticket = service.engine.submit(work, client_of(request))
+    call = call_of(request)
+    ticket = service.engine.submit(_counted(service, work), call.client)
     events: list[list[Event]] = [[] for _ in range(choices)]
-    async with _cancelled_on_disconnect(request.receive, ticket):
+    with _cancelled_at_end(call, ticket):
         while not isinstance(item := await ticket.next(), Finished):
             if isinstance(item, Failure):
                 raise item.error
             if isinstance(item, tuple):
                 events[item[0]].append(item[1])
-                if isinstance(item[1], Done):
-                    service.metrics.count_turn(item[1], ticket.queue_seconds)
     replies = [Reply(collect(of_one), _logprobs_of(of_one), of_one) for of_one in events]
     if any(reply.answer.finish_reason == "cancelled" for reply in replies):
         raise CancelledError("the request was cancelled")
     return replies, ticket
+
+
+def _counted(service: Service, work: Work) -> Work:
+    """The same work, whose turns the metrics count."""
+
+    def counted(ticket: Ticket) -> Iterator[tuple[int, Event]]:
+        with contextlib.closing(work(ticket)) as items:  # type: ignore[type-var]
+            for item in items:
+                if isinstance(item[1], Done):
+                    service.metrics.count_turn(item[1], ticket.queue_seconds)
+                yield item
+
+    return counted
 
 
 def _logprobs_of(events: list[Event]) -> list[TokenLogprob]:
@@ -80,15 +93,17 @@ def _logprobs_of(events: list[Event]) -> list[TokenLogprob]:
 
 async def start_stream(service: Service, request: Request, work: Work, form: StreamFormat) -> EventStream:
     """A response that streams; what fails before anything is computed is raised here."""
-    ticket = service.engine.submit(work, client_of(request))
+    call = call_of(request)
+    ticket = service.engine.submit(_counted(service, work), call.client)
     try:
-        first = await ticket.first(service.options.keep_alive_seconds)
+        with call.when_left(ticket.abandon):
+            first = await ticket.first(service.options.keep_alive_seconds)
+        if isinstance(first, Failure):
+            raise first.error
     except BaseException:
         ticket.cancel()
         raise
-    if isinstance(first, Failure):
-        raise first.error
-    return EventStream(service, ticket, form)
+    return EventStream(service, call, ticket, form)
 
 
 class EventStream(LongResponse):
@@ -96,25 +111,30 @@ class EventStream(LongResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, service: Service, ticket: Ticket, form: StreamFormat) -> None:
+    def __init__(self, service: Service, call: Call, ticket: Ticket, form: StreamFormat) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._service = service
+        self._call = call
         self._ticket = ticket
         self._form = form
-        self._outcome = CLIENT_GONE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events as they come."""
-        try:
-            async with _cancelled_on_disconnect(receive, self._ticket):
-                with contextlib.suppress(OSError):  # the client has gone
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    async for part in self._parts():
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            self.when_finished(self._outcome)
+        del scope, receive
+
+        async def put(data: bytes, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        with _cancelled_at_end(self._call, self._ticket), contextlib.suppress(OSError, asyncio.CancelledError):
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for part in self._parts():
+                    await put(part)
+            except asyncio.CancelledError:  # the server's time to shut down is over
+                if not self._call.left:
+                    await put(self._failed(CancelledError()))
+            await put(b"", False)
 
     async def _parts(self) -> AsyncIterator[bytes]:
         interval = self._service.options.keep_alive_seconds
@@ -140,19 +160,17 @@ class EventStream(LongResponse):
                 begun = True
                 yield b"".join(self._form.begin(prefill))
             choice, event = item
-            if isinstance(event, Done):
-                self._service.metrics.count_turn(event, self._ticket.queue_seconds)
-                if event.finish_reason == "cancelled":
-                    yield self._failed(CancelledError())
-                    return
+            if isinstance(event, Done) and event.finish_reason == "cancelled":
+                yield self._failed(CancelledError())
+                return
             said = time.monotonic()
             yield b"".join(self._form.event(choice, event))
-        self._outcome = 200
+        self.outcome = 200
         yield b"".join(self._form.end(self._ticket.queue_seconds))
 
     def _failed(self, error: BaseException) -> bytes:
         told = as_api_error(error)
-        self._outcome = CLIENT_GONE if self._ticket.left else told.status
+        self.outcome = CLIENT_GONE if self._call.left else told.status
         return self._form.error(told)
 
 
@@ -160,17 +178,11 @@ def _comment(prefill: PrefillProgress | None) -> bytes:
     return b": waiting\n\n" if prefill is None else f": prefill {prefill.done}/{prefill.total}\n\n".encode()
 
 
-@contextlib.asynccontextmanager
-async def _cancelled_on_disconnect(receive: Receive, ticket: Ticket) -> AsyncIterator[None]:
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        ticket.left = True
-        ticket.cancel()
-
-    watching = asyncio.create_task(watch())
+@contextlib.contextmanager
+def _cancelled_at_end(call: Call, ticket: Ticket) -> Iterator[None]:
+    """Cancel a ticket at the end of the block, and when the client goes."""
     try:
-        yield
+        with call.when_left(ticket.abandon):
+            yield
     finally:
-        watching.cancel()
         ticket.cancel()

@@ -1,36 +1,42 @@
-"""What happens around every endpoint: keys, origins, the body, errors in the API's shape, the count of requests."""
+"""What happens around every endpoint: keys, the body, errors in the API's shape, the count of requests."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from lily.server.errors import ApiError, anthropic_body, as_api_error, openai_body
+from lily.server.body import ClientLeftError, read_body
+from lily.server.byte_budget import Charge, parsed_bytes
+from lily.server.call import Call
+from lily.server.errors import ApiError, as_api_error
 from lily.server.fields import Fields
-from lily.server.json_text import JsonResponse, load_json
+from lily.server.gate import check_key, client_of
+from lily.server.json_text import load_json
+from lily.server.refusal import error_response
 from lily.server.service import Service
 
-__all__ = ["CLIENT_GONE", "Endpoint", "Handler", "LongResponse", "client_of", "error_response"]
+__all__ = ["CLIENT_GONE", "Endpoint", "Handler", "LongResponse"]
 
 Handler = Callable[[Service, Request, Fields], Awaitable[Response]]
 CLIENT_GONE = 499  # the status that metrics count for a request whose client did not wait
+_PARSED_AT_ONCE = 1 << 14  # bytes: a fraction of a millisecond
 
 
 class LongResponse(Response):
-    """A response that may fail after it has begun; it calls `when_finished` with the status that it ended in."""
+    """A response that may fail after it has begun; `outcome` is the status that it ended in."""
 
-    def when_finished(self, status: int) -> None:
-        """Replaced by whoever wants to know."""
+    outcome = CLIENT_GONE
 
 
 class Endpoint:
-    """A handler as Starlette calls it."""
+    """A handler as an ASGI application."""
 
     def __init__(
         self, service: Service, handler: Handler, name: str, *, anthropic: bool = False, open_to_all: bool = False
@@ -41,74 +47,60 @@ class Endpoint:
         self._anthropic = anthropic
         self._open_to_all = open_to_all
 
-    async def handle(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, whatever happens."""
+        request = Request(scope, receive, send)
+        service = self._service
+        call = Call(request, client_of(request, service.options), Charge(service.budget))
         try:
-            check_origin(request, self._service)
+            response = await self._response(request, call)
+            if isinstance(response, LongResponse):
+                try:
+                    await response(scope, receive, send)
+                finally:
+                    service.metrics.count_request(self._name, response.outcome)
+            else:
+                service.metrics.count_request(self._name, response.status_code)
+                with contextlib.suppress(OSError, asyncio.CancelledError):  # the client has gone, or the server ends
+                    await response(scope, receive, send)
+        finally:
+            call.end()
+
+    async def _response(self, request: Request, call: Call) -> Response:
+        try:
             if not self._open_to_all:
-                check_key(request, self._service)
-            body = await read_body(request, self._service) if request.method == "POST" else {}
-            response = await self._handler(self._service, request, Fields(body))
-        except ClientDisconnect:
-            response = Response(status_code=CLIENT_GONE)
-        except Exception as error:  # every failure has an answer in the API's shape
-            response = error_response(as_api_error(error), anthropic=self._anthropic)
-        count = functools.partial(self._service.metrics.count_request, self._name)
-        if isinstance(response, LongResponse):
-            response.when_finished = count  # type: ignore[method-assign]
-        else:
-            count(response.status_code)
-        return response
+                check_key(request, self._service.options)
+            body: Any = {}
+            if request.method == "POST":
+                body = await self._body(request, call)
+            return await self._handler(self._service, request, Fields(body))
+        except ClientLeftError:
+            return Response(status_code=CLIENT_GONE)
+        except asyncio.CancelledError:  # the server's time to shut down is over
+            error = ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
+        except Exception as raised:  # every failure has an answer in the API's shape
+            if call.left:
+                return Response(status_code=CLIENT_GONE)
+            error = as_api_error(raised)
+        return error_response(error, anthropic=self._anthropic)
+
+    async def _body(self, request: Request, call: Call) -> Any:
+        """The body's JSON value; the client is watched from here on."""
+        data = await read_body(request.receive, request.headers, call.charge, self._service.options)
+        call.watch(request.receive)
+        try:
+            if len(data) <= _PARSED_AT_ONCE:
+                return _parsed(data, call.charge, lambda: None)
+            return await self._service.preparation.run(call, functools.partial(_parsed, data, call.charge))
+        except (ValueError, RecursionError):
+            raise ApiError(400, "the request's body is not valid JSON", code="invalid_json") from None
+        except MemoryError:
+            raise ApiError(503, "there is no memory for the request", code="overloaded", retry_after=5) from None
 
 
-def error_response(error: ApiError, *, anthropic: bool = False) -> JsonResponse:
-    """An error as a response."""
-    body = anthropic_body(error) if anthropic else openai_body(error)
-    return JsonResponse(body, status_code=error.status, headers=error.headers)
-
-
-def check_key(request: Request, service: Service) -> None:
-    """ApiError unless the request brings one of the keys; the comparisons take the same time for any key."""
-    keys = service.options.api_keys
-    if not keys:
-        return
-    given = _given_key(request).encode()
-    matches = [hmac.compare_digest(given, key.encode()) for key in keys]
-    if not any(matches):
-        raise ApiError(401, "Incorrect or missing API key.", code="invalid_api_key")
-
-
-def check_origin(request: Request, service: Service) -> None:
-    """ApiError for requests that a web page makes, unless its origin is allowed."""
-    origin = request.headers.get("origin")
-    allowed = service.options.cors_origins
-    if origin is not None and origin not in allowed and "*" not in allowed:
-        raise ApiError(403, "requests from web pages of this origin are not allowed (option --cors-origin)")
-
-
-def client_of(request: Request) -> str:
-    """Who asks, for taking turns: the key, else the address."""
-    return _given_key(request) or ("" if request.client is None else request.client.host)
-
-
-async def read_body(request: Request, service: Service) -> Any:
-    """The body's JSON value; ApiError if it is too long or no JSON."""
-    most = service.options.max_request_bytes
-    too_long = ApiError(413, f"the request's body exceeds {most} bytes", code="request_too_large")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > most:
-        raise too_long
-    parts = bytearray()
-    async for part in request.stream():
-        parts += part
-        if len(parts) > most:
-            raise too_long
-    try:
-        return await run_in_threadpool(load_json, bytes(parts))
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the request's body is not valid JSON", code="invalid_json") from None
-
-
-def _given_key(request: Request) -> str:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+def _parsed(data: bytearray, charge: Charge, check: Callable[[], None]) -> Any:
+    size = parsed_bytes(data)
+    charge.resize(len(data) + size)
+    value = load_json(data, check)
+    charge.resize(size)
+    return value

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from lily.errors import CancelledError
-from lily.server.errors import ApiError
+from lily.server.errors import ApiError, without_frames
+from lily.server.fair_queue import FairQueue
 
 __all__ = ["Engine", "Failure", "Finished", "Item", "PrefillProgress", "Ticket", "Work"]
+
+logger = logging.getLogger("lily.server")
+
+_MOST_ITEMS = 8192  # that a client may leave unread
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,12 @@ Work = Callable[["Ticket"], Iterator[tuple[int, Any]]]
 class Ticket:
     """One request at the engine: its work, and the items that it has produced so far."""
 
-    def __init__(self, work: Work, client: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, work: Work, client: str, loop: asyncio.AbstractEventLoop) -> None:
         self.client = client
         self.queued_at = time.perf_counter()
         self.started_at: float | None = None
-        self.left = False  #: whether the client has gone
-        self._work = work
+        self._engine = engine
+        self._work: Work | None = work
         self._loop = loop
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._first: Item | None = None
@@ -69,17 +74,30 @@ class Ticket:
         if self._first is not None:
             item, self._first = self._first, None
             return item
+        if not self._items.empty():
+            return self._items.get_nowait()
         try:
             return await asyncio.wait_for(self._items.get(), seconds)
         except asyncio.TimeoutError:  # another class than TimeoutError before Python 3.11
             return None
 
     def cancel(self) -> None:
-        """End the work within one token, or one chunk of the prompt. Does nothing once it is over."""
+        """End the work within one token, or one chunk of the prompt; does nothing once it is over.
+
+        A request that waits leaves the queue at once, with all that it holds.
+        """
         self._cancelled.set()
+        if self._engine._remove(self):
+            self._work = None
+            self._put(Failure(CancelledError("the request was cancelled while it waited")))
         cancel_work = self._cancel_work
         if cancel_work is not None:
             cancel_work()
+
+    def abandon(self) -> None:
+        """Cancel, and let whoever waits for an item go on at once, even if the work is in a long call."""
+        self.cancel()
+        self._items.put_nowait(Failure(CancelledError("the client has gone")))
 
     @property
     def cancelled(self) -> bool:
@@ -105,15 +123,20 @@ class Ticket:
 
     def _run(self) -> None:
         self.started_at = time.perf_counter()
+        work, self._work = self._work, None
+        end: Item = Finished()
         try:
-            with contextlib.closing(self._work(self)) as items:  # type: ignore[type-var]
+            if work is None or self.cancelled:
+                raise CancelledError("the request was cancelled while it waited")
+            with contextlib.closing(work(self)) as items:  # type: ignore[type-var]
                 for item in items:
                     self._put(item)
+                    if self._items.qsize() > _MOST_ITEMS:
+                        raise CancelledError("the client does not read its answer")
                     if self.cancelled:
                         break
-            end: Item = Finished()
         except BaseException as error:  # whatever it is, the client is told and the engine goes on
-            end = Failure(error)
+            end = Failure(without_frames(error))
         self._cancel_work = None
         self._put(end)
 
@@ -129,7 +152,7 @@ class Engine:
 
     def __init__(self, max_queue: int) -> None:
         self._max_queue = max_queue
-        self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()
+        self._waiting: FairQueue[Ticket] = FairQueue()
         self._changed = threading.Condition()
         self._running: Ticket | None = None
         self._closing = False
@@ -144,38 +167,46 @@ class Engine:
         ApiError
             429: too many requests wait. 503: the server is shutting down.
         """
-        ticket = Ticket(work, client, asyncio.get_running_loop())
+        ticket = Ticket(self, work, client, asyncio.get_running_loop())
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
-            if self.waiting >= self._max_queue:
-                message = f"{self.waiting} requests are waiting already; try again later"
+            if len(self._waiting) >= self._max_queue:
+                message = f"{len(self._waiting)} requests are waiting already; try again later"
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1)
-            self._waiting.setdefault(client, deque()).append(ticket)
+            self._waiting.push(client, ticket)
             self._changed.notify()
         return ticket
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue that are still wanted."""
-        with self._changed:
-            return sum(not ticket.cancelled for tickets in self._waiting.values() for ticket in tickets)
+        """Requests in the queue."""
+        return len(self._waiting)
 
     @property
     def running(self) -> int:
         """Requests in work: 0 or 1."""
         return int(self._running is not None)
 
-    def close(self) -> None:
-        """End the request in work and the waiting ones, and the thread."""
+    @property
+    def stuck(self) -> bool:
+        """Whether the engine was closed and its thread did not end, so that the model is still in use."""
+        return self._closing and self._thread.is_alive()
+
+    def close(self, seconds: float = 10.0) -> None:
+        """End the request in work and the waiting ones, and the thread; wait for it that long at most."""
         with self._changed:
             self._closing = True
-            tickets = [ticket for tickets in self._waiting.values() for ticket in tickets]
+            tickets = list(self._waiting)
             running = self._running
             self._changed.notify()
         for ticket in [*tickets, *([] if running is None else [running])]:
             ticket.cancel()
-        self._thread.join()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            logger.error("the request in work did not end within %g seconds", seconds)
+            if running is not None:
+                running._put(Failure(CancelledError("the server is shutting down")))
 
     def _loop(self) -> None:
         while True:
@@ -185,19 +216,12 @@ class Engine:
                     self._changed.wait()
                 if not self._waiting:
                     return
-                ticket = self._take()
+                ticket = self._waiting.pop()
                 self._running = ticket
-            if ticket.cancelled:
-                ticket._put(Failure(CancelledError("the request was cancelled while it waited")))
-            else:
-                ticket._run()
+            ticket._run()
             del ticket  # its work holds a session
 
-    def _take(self) -> Ticket:
-        client, tickets = next(iter(self._waiting.items()))
-        ticket = tickets.popleft()
-        if tickets:
-            self._waiting.move_to_end(client)
-        else:
-            del self._waiting[client]
-        return ticket
+    def _remove(self, ticket: Ticket) -> bool:
+        """Take a ticket out of the queue; False if it is not there any more."""
+        with self._changed:
+            return self._waiting.remove(ticket.client, ticket)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from lily.errors import (
     TemplateError,
 )
 
-__all__ = ["ApiError", "anthropic_body", "as_api_error", "openai_body", "unsupported"]
+__all__ = ["ApiError", "anthropic_body", "as_api_error", "openai_body", "unsupported", "without_frames"]
 
 logger = logging.getLogger("lily.server")
 
@@ -31,6 +32,9 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_LONGEST_LOGGED = 200  # characters
+_LONGEST_TOLD = 1000
+_PLACE = "_lily_place"  # of an exception: where it was raised
 _MESSAGE_INDEX = re.compile(r"message (\d+)")
 # Fields by which the library's messages begin, or which they name.
 _FIELD = re.compile(
@@ -51,10 +55,11 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
+        message = message if len(message) <= _LONGEST_TOLD else f"{message[: _LONGEST_TOLD - 3]}..."
         super().__init__(message)
         self.status = status
         self.message = message
-        self.param = param
+        self.param = None if param is None else param[:_LONGEST_LOGGED]
         self.code = code
         self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
 
@@ -87,7 +92,7 @@ def as_api_error(
     """
     if isinstance(error, ApiError):
         return error
-    text = str(error)
+    text = str(error)[:_LONGEST_TOLD]
     if isinstance(error, ContextOverflowError):
         return ApiError(400, text, param="messages", code="context_length_exceeded")
     if isinstance(error, MemoryLimitError):
@@ -104,8 +109,34 @@ def as_api_error(
         return ApiError(400, text, param=param, code="invalid_value")
     if isinstance(error, (CancelledError, ClosedError, BusyError)):
         return ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
-    logger.error("a request failed", exc_info=error)
+    if isinstance(error, (RecursionError, UnicodeError, OverflowError)):
+        what = "is nested too deeply" if isinstance(error, RecursionError) else "holds text or numbers out of range"
+        logger.warning("a request was refused: %s", _one_line(error))
+        return ApiError(400, f"the request {what}", code="invalid_value")
+    logger.error("a request failed: %s", _one_line(error))
     return ApiError(500, "the server failed to answer this request; its log says why", code="internal_error")
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The same error without its traceback and causes, whose frames hold the whole request."""
+    if not hasattr(error, _PLACE):
+        setattr(error, _PLACE, _place_of(error))
+        logger.debug("an error in the work of a request", exc_info=error)
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
+
+
+def _place_of(error: BaseException) -> str:
+    place = "an unknown place"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        place = f"{frame.f_code.co_filename}:{line}"
+    return place
+
+
+def _one_line(error: BaseException) -> str:
+    """An error for the log: a bounded text without control characters, and where it was raised."""
+    text = str(error)[:_LONGEST_LOGGED].encode("unicode_escape").decode()[:_LONGEST_LOGGED]
+    return f"{type(error).__name__} at {getattr(error, _PLACE, None) or _place_of(error)}: {text}"
 
 
 def _template_error(text: str, places: Sequence[str] | None) -> ApiError:

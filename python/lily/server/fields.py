@@ -10,6 +10,8 @@ from lily.server.errors import ApiError
 
 __all__ = ["Fields"]
 
+_LONGEST_STRING = 1024  # characters of a string that ends an answer: each token is compared with it
+
 
 class Fields:
     """The fields of a JSON object. null stands for a field that is not given."""
@@ -92,6 +94,8 @@ class Fields:
             raise self.wrong(name, "a string or a list of strings that are not empty", value)
         if len(strings) > most:
             raise self.wrong(name, f"at most {most} strings", value)
+        if any(len(one) > _LONGEST_STRING for one in strings):
+            raise self.wrong(name, f"strings of at most {_LONGEST_STRING} characters", value)
         return tuple(strings)
 
     def ignore(self, *names: str) -> None:

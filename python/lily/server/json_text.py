@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
 
+from lily.server.json_steps import parse_in_steps
+
 __all__ = ["JsonResponse", "dump_json", "load_json"]
 
+_SHORT = 1 << 17  # bytes: a millisecond or two
+_DEPTH = 200  # Python code that walks through a value needs up to three frames for each level
 
-def load_json(data: bytes) -> Any:
-    """Parse JSON; ValueError also for NaN and for numbers that no float holds, RecursionError for deep nesting."""
-    return json.loads(data, parse_constant=_refuse, parse_float=_finite)
+
+def load_json(data: bytes | bytearray, check: Callable[[], None] = lambda: None) -> Any:
+    """Parse JSON; other threads run meanwhile.
+
+    Parameters
+    ----------
+    data
+        The text.
+    check
+        Called now and then; what it raises ends the parsing.
+
+    Raises
+    ------
+    ValueError
+        The text is not JSON, or holds NaN or a number that no float holds.
+    RecursionError
+        It is nested too deeply.
+    """
+    if len(data) < _SHORT:
+        value = json.loads(data, parse_constant=_refuse, parse_float=_finite)
+    else:
+        value = parse_in_steps(data, json.JSONDecoder(parse_constant=_refuse, parse_float=_finite), check)
+    if data.count(b"[") + data.count(b"{") > _DEPTH and _is_deep(value):
+        raise RecursionError
+    return value
 
 
 def dump_json(value: Any) -> bytes:
@@ -29,6 +56,20 @@ class JsonResponse(Response):
     def render(self, content: Any) -> bytes:
         """The body's bytes."""
         return dump_json(content)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            item
+            for one in level
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse(name: str) -> None:

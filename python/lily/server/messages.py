@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,25 +23,19 @@ from lily.chat import (
 from lily.chat.events import Event
 from lily.server.anthropic_request import anthropic_chat_request
 from lily.server.delivery import collect_answers, sse, start_stream
-from lily.server.engine import PrefillProgress
+from lily.server.engine import PrefillProgress, Work
 from lily.server.errors import ApiError, anthropic_body
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
 from lily.server.service import Service
-from lily.server.turns import chat_work, errors_at
+from lily.server.turns import chat_work, errors_at, refuse_oversized
 
 __all__ = ["count_tokens", "messages"]
 
 
 async def messages(service: Service, request: Request, fields: Fields) -> Response:
     """Answer a conversation, at once or as a stream."""
-    name = service.model_name(fields)
-    fields.required("max_tokens")
-    wanted = anthropic_chat_request(service, fields)
-    options = {**wanted.options, "max_tokens": fields.integer("max_tokens", 1)}
-    stream = fields.flag("stream", False)
-    service.finish_fields(fields)
-    work = chat_work(service.model, dataclasses.replace(wanted, options=options), call_deltas=stream)
+    name, stream, work = await service.prepare(request, _prepared, service, fields)
     head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": name}
     if stream:
         return await start_stream(service, request, work, _MessageFormat(head))
@@ -52,19 +45,29 @@ async def messages(service: Service, request: Request, fields: Fields) -> Respon
     return JsonResponse({**head, "content": _blocks(answer), **end})
 
 
+def _prepared(service: Service, fields: Fields) -> tuple[str, bool, Work]:
+    name = service.model_name(fields)
+    fields.required("max_tokens")
+    wanted = anthropic_chat_request(service, fields)
+    options = {**wanted.options, "max_tokens": fields.integer("max_tokens", 1)}
+    stream = fields.flag("stream", False)
+    service.finish_fields(fields)
+    return name, stream, chat_work(service.model, dataclasses.replace(wanted, options=options), call_deltas=stream)
+
+
 async def count_tokens(service: Service, request: Request, fields: Fields) -> Response:
     """The tokens of the prompt that a conversation makes."""
-    del request
+    return JsonResponse({"input_tokens": await service.prepare(request, _counted, service, fields)})
+
+
+def _counted(service: Service, fields: Fields) -> int:
     service.model_name(fields)
     wanted = anthropic_chat_request(service, fields)
     service.finish_fields(fields)
-
-    def count() -> int:
-        with errors_at(wanted.places):
-            normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
-            return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
-
-    return JsonResponse({"input_tokens": await run_in_threadpool(count)})
+    with errors_at(wanted.places):
+        refuse_oversized(service.model, wanted)
+        normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
+        return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

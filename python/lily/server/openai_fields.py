@@ -28,7 +28,7 @@ _LEAST_TOP_P = 1e-9
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def sampling_of(fields: Fields, default: Sampling) -> Sampling:
+def sampling_of(fields: Fields, default: Sampling, vocabulary: int) -> Sampling:
     """The checkpoint's sampling, changed as the request says; top_k, min_p and repetition_penalty are extensions."""
     given: dict[str, Any] = {
         "temperature": fields.number("temperature", 0, INF),
@@ -39,7 +39,7 @@ def sampling_of(fields: Fields, default: Sampling) -> Sampling:
         "frequency_penalty": fields.number("frequency_penalty", -2, 2),
         "repetition_penalty": fields.number("repetition_penalty", 0.01, 100),
         "seed": fields.integer("seed", -(1 << 63)),
-        "logit_bias": _logit_bias(fields),
+        "logit_bias": _logit_bias(fields, vocabulary),
     }
     if given["seed"] is not None:
         given["seed"] %= 1 << 64
@@ -54,10 +54,14 @@ def top_p_of(fields: Fields) -> float | None:
     return _LEAST_TOP_P if top_p == 0 else top_p
 
 
-def _logit_bias(fields: Fields) -> dict[int, float] | None:
+def _logit_bias(fields: Fields, vocabulary: int) -> dict[int, float] | None:
     bias = fields.mapping("logit_bias")
     if not bias:
         return None
+    if len(bias) > vocabulary:
+        raise ApiError(
+            400, f"logit_bias has {len(bias)} entries for {vocabulary} tokens", param="logit_bias", code="invalid_value"
+        )
     checked = {}
     for token, value in bias.items():
         if not token.isdecimal() or len(token) > 9 or isinstance(value, bool) or not isinstance(value, (int, float)):

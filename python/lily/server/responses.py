@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lily.chat import Done, ReasoningDelta, TokenLogprob, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
 from lily.server.delivery import collect_answers, sse, start_stream
-from lily.server.engine import PrefillProgress
+from lily.server.engine import PrefillProgress, Work
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
@@ -50,14 +50,7 @@ _ECHO_DEFAULTS: Mapping[str, Any] = {
 
 async def responses(service: Service, request: Request, fields: Fields) -> Response:
     """Answer a conversation, at once or as a stream."""
-    name = service.model_name(fields)
-    wanted = responses_chat_request(service, fields)
-    stream = fields.flag("stream", False)
-    if fields.mapping("stream_options") is not None and not stream:
-        raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
-    head = _head(name, fields, wanted)
-    service.finish_fields(fields)
-    work = chat_work(service.model, wanted, call_deltas=True)
+    head, stream, work = await service.prepare(request, _prepared, service, fields)
     form = _ResponseFormat(head)
     if stream:
         return await start_stream(service, request, work, form)
@@ -67,6 +60,17 @@ async def responses(service: Service, request: Request, fields: Fields) -> Respo
         for _ in form.event(0, event):
             pass
     return JsonResponse(form.response(ticket.queue_seconds))
+
+
+def _prepared(service: Service, fields: Fields) -> tuple[dict[str, Any], bool, Work]:
+    name = service.model_name(fields)
+    wanted = responses_chat_request(service, fields)
+    stream = fields.flag("stream", False)
+    if fields.mapping("stream_options") is not None and not stream:
+        raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
+    head = _head(name, fields, wanted)
+    service.finish_fields(fields)
+    return head, stream, chat_work(service.model, wanted, call_deltas=True)
 
 
 def _head(name: str, fields: Fields, wanted: ChatRequest) -> dict[str, Any]:

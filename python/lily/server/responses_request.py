@@ -61,7 +61,7 @@ def responses_chat_request(service: Service, fields: Fields) -> ChatRequest:
     return ChatRequest(
         messages=conversation.messages,
         tools=[_tool(f"tools[{at}]", tool) for at, tool in enumerate(fields.items("tools") or [])],
-        sampling=sampling_of(fields, service.model.default_sampling),
+        sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options={
             "max_tokens": fields.integer("max_output_tokens", 1),

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
+import functools
+import logging
+import os
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from lily.server.app import create_app
 from lily.server.options import ServerOptions
+from lily.server.protocol import BoundedProtocol, ConnectionLimits
 
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["serve"]
+__all__ = ["end_process", "run_server", "serve"]
 
-_SHUTDOWN_SECONDS = 10
+logger = logging.getLogger("lily.server")
+
+_OTHER_FILES = 128  # descriptors that are kept for everything but connections
+_BACKLOG = 64  # connections that are taken at once
+_EVERYWHERE = ("", "0.0.0.0", "::")
+_LONGEST_PATH = 200  # characters of a path in the log
 
 
 def serve(
@@ -29,7 +43,7 @@ def serve(
     port: int = 8080,
     log_level: str = "info",
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM, then return; requests in work get ten seconds to end.
+    """Serve a model until SIGINT or SIGTERM, then return; a second signal ends the requests in work at once.
 
     Parameters
     ----------
@@ -42,16 +56,145 @@ def serve(
     log_level
         Of uvicorn's own messages.
     """
+    run_server(model, options or ServerOptions(), host=host, port=port, log_level=log_level)
+
+
+def run_server(
+    model: Model,
+    options: ServerOptions,
+    *,
+    host: str,
+    port: int,
+    log_level: str = "info",
+    last_resort: Callable[[], None] | None = None,
+) -> bool:
+    """As `serve`; tells whether the engine's thread ended, without which the model cannot be closed.
+
+    `last_resort` is called, from another thread, if the event loop does not end in time after a signal.
+    """
+    named = () if host in _EVERYWHERE else (host,)
+    options = dataclasses.replace(options, allowed_hosts=(*options.allowed_hosts, *named))
     app = create_app(model, options)
-    with _sigterm_returns():
-        uvicorn.run(
-            app,
-            host=host,
-            port=port,
-            log_level=log_level,
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            server_header=False,
-        )
+    limits = ConnectionLimits(options, min(options.max_connections, _possible_connections()))
+    last_step = options.last_step_seconds
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level=log_level,
+        http=functools.partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=options.idle_seconds,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=options.shutdown_seconds - last_step,  # type: ignore[arg-type]
+    )
+    server = _Server(config, options.shutdown_seconds, last_resort)
+    with _sigterm_returns(), _short_access_log():
+        try:
+            server.run()
+        except KeyboardInterrupt:
+            pass  # uvicorn raises the signal again
+        finally:
+            server.done.set()
+            service = app.state.service
+            service.close(0.0 if server.force_exit else last_step)
+    if not server.started:
+        sys.exit(1)  # uvicorn has said why
+    return not service.engine.stuck
+
+
+def end_process(code: int) -> None:
+    """End the process without waiting for any thread; what was written is flushed if that is possible."""
+
+    def flush() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        logging.shutdown()
+
+    flushing = threading.Thread(target=flush, daemon=True)
+    flushing.start()
+    flushing.join(1.0)
+    os._exit(code)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which ends in time."""
+
+    def __init__(self, config: uvicorn.Config, seconds: float, last_resort: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self.done = threading.Event()
+        self._seconds = seconds
+        self._last_resort = last_resort
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        self._event_loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End all requests and close all connections."""
+        await super().shutdown(sockets)
+        await asyncio.sleep(0)  # the requests that were cancelled say so
+        for connection in list(self.server_state.connections):
+            transport: Any = connection.transport
+            if transport.get_write_buffer_size():
+                transport.abort()  # nobody reads it
+            else:
+                transport.close()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; at the second signal at once."""
+        again = self.should_exit
+        super().handle_exit(sig, frame)
+        if again:
+            self.force_exit = True
+            if self._event_loop is not None:
+                self._event_loop.call_soon_threadsafe(self._drop)
+        elif self._last_resort is not None:
+            threading.Thread(target=self._watch, name="lily-last-resort", daemon=True).start()
+
+    def _drop(self) -> None:
+        for task in list(self.server_state.tasks):
+            task.cancel()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    def _watch(self) -> None:
+        if not self.done.wait(self._seconds + 1.0) and self._last_resort is not None:
+            self._last_resort()
+
+
+def _possible_connections() -> int:
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return 1 << 16
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 16 if soft == resource.RLIM_INFINITY else max(16, soft - _OTHER_FILES)
+
+
+class _ShortPaths(logging.Filter):
+    """Bounds what a client can write to the access log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        arguments = record.args
+        if isinstance(arguments, tuple) and len(arguments) == 5 and len(str(arguments[2])) > _LONGEST_PATH:
+            record.args = (*arguments[:2], f"{str(arguments[2])[:_LONGEST_PATH]}...", *arguments[3:])
+        return True
+
+
+@contextlib.contextmanager
+def _short_access_log() -> Iterator[None]:
+    access, short = logging.getLogger("uvicorn.access"), _ShortPaths()
+    access.addFilter(short)
+    try:
+        yield
+    finally:
+        access.removeFilter(short)
 
 
 @contextlib.contextmanager

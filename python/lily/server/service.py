@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from starlette.requests import Request
+
+from lily.server.byte_budget import ByteBudget
+from lily.server.call import call_of
 from lily.server.engine import Engine
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
 from lily.server.metrics import Metrics
 from lily.server.options import ServerOptions
+from lily.server.preparation import Preparation
 
 if TYPE_CHECKING:
     from lily.model import Model
 
 __all__ = ["Service"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Service:
@@ -26,7 +35,23 @@ class Service:
         self.names = options.names or (model.checkpoint.directory.name,)
         self.started = int(time.time())
         self.engine = Engine(options.max_queue)
+        self.preparation = Preparation(options.max_connections)
+        self.budget = ByteBudget(options.max_pending_bytes)
         self.metrics = Metrics(model, self.engine)
+
+    async def prepare(self, request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a function returns that may take its time; it runs in a thread, and is dropped if the client goes."""
+
+        def prepared(check: Callable[[], None]) -> T:
+            check()
+            return function(*args, **kwargs)
+
+        return await self.preparation.run(call_of(request), prepared)
+
+    def close(self, seconds: float) -> None:
+        """End all work, and wait that long for the step in which the engine is."""
+        self.preparation.close()
+        self.engine.close(seconds)
 
     def model_name(self, fields: Fields) -> str:
         """The request's model; ApiError if it is another one. Without one it is the served model."""

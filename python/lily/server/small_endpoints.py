@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lily._version import __version__
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
-from lily.server.json_text import JsonResponse
+from lily.server.json_text import JsonResponse, dump_json
 from lily.server.service import Service
 
 __all__ = ["detokenize", "health", "metrics", "model", "models", "tokenize"]
+
+_MOST_CHARACTERS = 1 << 21  # of a text to encode: a second or two
+_MOST_TOKENS = 1 << 20
+_AT_ONCE = 1 << 14  # ids
 
 
 async def models(service: Service, request: Request, fields: Fields) -> Response:
@@ -47,29 +50,45 @@ async def metrics(service: Service, request: Request, fields: Fields) -> Respons
 
 async def tokenize(service: Service, request: Request, fields: Fields) -> Response:
     """POST /tokenize: the ids of a text."""
-    del request
-    service.model_name(fields)
-    text = fields.text("content") if fields.any("prompt") is None else fields.text("prompt")
-    if text is None:
-        fields.required("prompt")
-    special = fields.flag("parse_special", True)
-    service.finish_fields(fields)
-    ids = await run_in_threadpool(service.model.tokenizer.encode, text or "", parse_special=special)
-    return JsonResponse({"tokens": ids, "count": len(ids), "max_model_len": service.model.max_context})
+    return await service.prepare(request, _tokenize, service, fields)
 
 
 async def detokenize(service: Service, request: Request, fields: Fields) -> Response:
     """POST /detokenize: the text of ids."""
-    del request
+    return await service.prepare(request, _detokenize, service, fields)
+
+
+def _tokenize(service: Service, fields: Fields) -> Response:
+    service.model_name(fields)
+    name = "content" if fields.any("prompt") is None else "prompt"
+    text = fields.text(name)
+    if text is None:
+        text = str(fields.required("prompt"))
+    special = fields.flag("parse_special", True)
+    service.finish_fields(fields)
+    if len(text) > _MOST_CHARACTERS:
+        message = f"{name} has {len(text)} characters; send texts of more than {_MOST_CHARACTERS} in parts"
+        raise ApiError(413, message, param=name, code="request_too_large")
+    ids = service.model.tokenizer.encode(text, parse_special=special)
+    rest = dump_json({"count": len(ids), "max_model_len": service.model.max_context})
+    # In parts, so that other threads run in between.
+    parts = [dump_json(ids[start : start + _AT_ONCE])[1:-1] for start in range(0, len(ids), _AT_ONCE)]
+    return Response(b'{"tokens":[' + b",".join(parts) + b"]," + rest[1:], media_type="application/json")
+
+
+def _detokenize(service: Service, fields: Fields) -> Response:
     service.model_name(fields)
     fields.required("tokens")
     tokens = fields.items("tokens") or []
+    if len(tokens) > _MOST_TOKENS:
+        message = f"tokens has {len(tokens)} ids; send more than {_MOST_TOKENS} in parts"
+        raise ApiError(413, message, param="tokens", code="request_too_large")
     vocabulary = service.model.sampled_vocab_size
     for token in tokens:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
             raise fields.wrong("tokens", f"a list of token ids below {vocabulary}", token)
     service.finish_fields(fields)
-    text = await run_in_threadpool(service.model.tokenizer.decode, tokens)
+    text = service.model.tokenizer.decode(tokens)
     return JsonResponse({"prompt": text, "content": text})
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lily.chat import ContentDelta, Done, Timings, TokenLogprob, Usage
 from lily.chat.events import Event, FinishReason
 from lily.chat.stop_strings import StopStrings
-from lily.errors import CancelledError, InvalidArgumentError, TemplateError
+from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentError, TemplateError
 from lily.sampling import Sampling
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from lily.session import Session
     from lily.text import Tokenizer
 
-__all__ = ["ChatRequest", "RawRequest", "chat_work", "errors_at", "raw_work"]
+__all__ = ["ChatRequest", "RawRequest", "chat_work", "encoded", "errors_at", "raw_work", "refuse_oversized"]
+
+_MOST_TOOLS = 1024
+_MOST_CHARACTERS = 1 << 22  # of a prompt, unless the context is so large that more could fit
+_CHARACTERS = 16  # of a token: a text of longer ones, on the whole, is nothing but repetitions
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,61 @@ def errors_at(places: Sequence[str] | None, format_field: str = "response_format
         raise as_api_error(error, places, format_field=format_field) from error
 
 
+def refuse_oversized(model: Model, request: ChatRequest) -> None:
+    """Raise for conversations that cannot fit, before they are rendered and encoded.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There are too many tools.
+    ContextOverflowError
+        The texts are far longer than the context.
+    """
+    tools = request.tools or ()
+    if len(tools) > _MOST_TOOLS:
+        raise InvalidArgumentError(f"tools: there are {len(tools)} of them; {_MOST_TOOLS} are allowed")
+    _check_characters(model, _characters(request.messages) + _characters(tools))
+
+
+def encoded(model: Model, text: str) -> list[int]:
+    """The ids of a raw prompt.
+
+    Raises
+    ------
+    ContextOverflowError
+        The text is longer than the context, as its beginning tells.
+    """
+    _check_characters(model, len(text))
+    model.chat_support.encoder.check_length(text, model.max_context)
+    return model.tokenizer.encode(text)
+
+
+def _check_characters(model: Model, count: int) -> None:
+    if count > max(_MOST_CHARACTERS, _CHARACTERS * model.max_context):
+        raise ContextOverflowError(
+            f"the texts have {count} characters, too many for the maximum context of {model.max_context} tokens"
+        )
+
+
+def _characters(value: Any) -> int:
+    """Characters of all texts in a JSON value."""
+    count = 0
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, str):
+            count += len(one)
+        elif isinstance(one, Mapping):
+            count += sum(map(len, one))
+            pending.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            pending.extend(one)
+    return count
+
+
 def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) -> Work:
-    """The work that answers a conversation; its items are (choice, event)."""
+    """The work that answers a conversation; its items are (choice, event). Errors as for `refuse_oversized`."""
+    refuse_oversized(model, request)
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
         with errors_at(request.places, request.format_field):

@@ -1,0 +1,59 @@
+"""Reads the body of a request, within limits of size, time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from lily.server.byte_budget import Charge
+from lily.server.errors import ApiError
+from lily.server.options import ServerOptions
+
+__all__ = ["ClientLeftError", "read_body"]
+
+_LEAST_RATE = 1 << 16  # bytes a second that a long body must keep up
+_LONGEST_LENGTH = 18  # digits
+
+
+class ClientLeftError(Exception):
+    """The client went before its request was complete."""
+
+
+async def read_body(receive: Receive, headers: Headers, charge: Charge, options: ServerOptions) -> bytearray:
+    """The whole body; its bytes are charged as they come.
+
+    Raises
+    ------
+    ApiError
+        408: it does not come. 413: it is too long. 415: it is compressed. 503: other requests hold the memory.
+    ClientLeftError
+        The client has gone.
+    """
+    most = options.max_request_bytes
+    too_long = ApiError(413, f"the request's body exceeds {most} bytes", code="request_too_large")
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise ApiError(415, "the request's body is compressed; send it as it is", code="unsupported_encoding")
+    length = headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > _LONGEST_LENGTH or int(length) > most):
+        raise too_long
+    body = bytearray()
+    began = time.monotonic()
+    while True:
+        end = began + options.body_seconds + len(body) / _LEAST_RATE
+        try:
+            message = await asyncio.wait_for(receive(), min(options.body_seconds, end - time.monotonic()))
+        except asyncio.TimeoutError:
+            raise ApiError(408, "the request's body did not come in time", code="request_timeout") from None
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        part = message.get("body", b"")
+        if len(body) + len(part) > most:
+            raise too_long
+        if part:
+            charge.resize(len(body) + len(part))
+            body += part
+        if not message.get("more_body", False):
+            return body

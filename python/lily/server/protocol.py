@@ -1,0 +1,132 @@
+"""Limits of connections: how many there are, and how long one may take to ask, or to read its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lily.server.options import ServerOptions
+
+__all__ = ["BoundedProtocol", "ConnectionLimits"]
+
+_MOST_PIPELINED = 1 << 16  # bytes behind a request that is not answered yet
+_REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class ConnectionLimits:
+    """The limits of one server; looks through its connections now and then."""
+
+    def __init__(self, options: ServerOptions, most: int) -> None:
+        self.options = options
+        self._most = most
+        self._period = min(1.0, min(options.head_seconds, options.write_seconds) / 4)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def admit(self, new: BoundedProtocol, connections: Iterable[Any]) -> bool:
+        """Whether there is room for a connection; the oldest idle one is closed for it."""
+        if self._timer is None:
+            self._timer = new.loop.call_later(self._period, self._look, new.loop, connections)
+        open_ones = [one for one in connections if not one.transport.is_closing()]
+        if len(open_ones) <= self._most:
+            return True
+        idle = [one for one in open_ones if one is not new and one.idle]
+        if not idle:
+            return False
+        min(idle, key=lambda one: one.idle_since).transport.abort()
+        return True
+
+    def _look(self, loop: asyncio.AbstractEventLoop, connections: Iterable[Any]) -> None:
+        now = loop.time()
+        for connection in list(connections):
+            connection.look(now)
+        left = any(True for _ in connections)
+        self._timer = loop.call_later(self._period, self._look, loop, connections) if left else None
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's protocol within limits."""
+
+    def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits = limits
+        self.idle_since = 0.0  # of the event loop's clock; also when a request's head began
+        self._unsent = 0  # bytes
+        self._unsent_since = 0.0  # since when they have not become fewer
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    # -- called by the transport and by uvicorn
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or refuse it."""
+        super().connection_made(transport)
+        self.idle_since = self.loop.time()
+        if not self._limits.admit(self, self.connections):
+            transport.write(_REFUSED)
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Take data; the connection is read on while a request is answered, to see when the client goes."""
+        if self.timeout_keep_alive_task is not None:
+            self.idle_since = self.loop.time()
+        super().data_received(data)
+        if self.flow.read_paused and self.conn.their_state is h11.DONE:
+            if len(self.conn.trailing_data[0]) > _MOST_PIPELINED:
+                self.transport.abort()
+            else:
+                self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, unless an answer to something else has begun."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
+
+    def shutdown(self) -> None:
+        """Close the connection when it is idle."""
+        try:
+            super().shutdown()
+        except h11.LocalProtocolError:
+            self.transport.abort()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The request is answered as if it did not ask; uvicorn would log two lines."""
+
+    # -- called by the limits
+
+    def look(self, now: float) -> None:
+        """End the connection if its time is over."""
+        options = self._limits.options
+        unsent = self.transport.get_write_buffer_size()
+        closing = self.transport.is_closing()
+        if unsent < self._unsent or not (closing or self.flow.write_paused):
+            self._unsent_since = now
+        self._unsent = unsent
+        if now - self._unsent_since > options.write_seconds:
+            self.transport.abort()
+        elif not closing and self.idle and self.timeout_keep_alive_task is None:
+            self._look_at_head(now - self.idle_since > options.head_seconds)
+
+    def _look_at_head(self, late: bool) -> None:
+        """Wait no longer for a head, or for the rest of a body that nobody reads."""
+        if not late:
+            return
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and not self._unsent:
+            self.transport.write(_LATE)
+        self.transport.close()
