@@ -9,6 +9,6 @@ require_extra("server", "starlette", "uvicorn", "prometheus_client")
 # ruff: noqa: E402 -- what follows needs those packages
 from lily.server.app import create_app
 from lily.server.options import ServerOptions
-from lily.server.run import serve
+from lily.server.run import serve, uvicorn_options
 
-__all__ = ["ServerOptions", "create_app", "serve"]
+__all__ = ["ServerOptions", "create_app", "serve", "uvicorn_options"]

@@ -35,6 +35,7 @@ class Charge:
         self._budget = budget
         self._released = False
         self.size = 0
+        self.largest = 0  #: that it ever was
 
     def resize(self, size: int) -> None:
         """Hold `size` bytes from here on; nothing once the charge was released.
@@ -53,6 +54,7 @@ class Charge:
                 _check(size, budget.used - self.size, most)
             budget.used += size - self.size
             self.size = size
+            self.largest = max(self.largest, size)
 
     def release(self) -> None:
         """Hold nothing any more."""

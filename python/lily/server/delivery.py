@@ -24,6 +24,8 @@ from lily.server.service import Service
 
 __all__ = ["EventStream", "Reply", "StreamFormat", "collect_answers", "sse", "start_stream"]
 
+_LAST_SECONDS = 1.0  # for a client to take the error that ends its stream
+
 
 class StreamFormat(Protocol):
     """How an API writes a stream."""
@@ -132,8 +134,8 @@ class EventStream(LongResponse):
                 async for part in self._parts():
                     await put(part)
             except asyncio.CancelledError:  # the server's time to shut down is over
-                if not self._call.left:
-                    await put(self._failed(CancelledError()))
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(put(self._failed(CancelledError())), _LAST_SECONDS)
             await put(b"", False)
 
     async def _parts(self) -> AsyncIterator[bytes]:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from lily.server.body import ClientLeftError, read_body
 from lily.server.byte_budget import Charge, parsed_bytes
 from lily.server.call import Call
-from lily.server.errors import ApiError, as_api_error
+from lily.server.errors import ApiError, as_api_error, without_frames
 from lily.server.fields import Fields
 from lily.server.gate import check_key, client_of
 from lily.server.json_text import load_json
@@ -65,6 +65,7 @@ class Endpoint:
                     await response(scope, receive, send)
         finally:
             call.end()
+            service.freed_memory.ended(call.charge.largest)
 
     async def _response(self, request: Request, call: Call) -> Response:
         try:
@@ -74,14 +75,12 @@ class Endpoint:
             if request.method == "POST":
                 body = await self._body(request, call)
             return await self._handler(self._service, request, Fields(body))
-        except ClientLeftError:
-            return Response(status_code=CLIENT_GONE)
         except asyncio.CancelledError:  # the server's time to shut down is over
             error = ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
         except Exception as raised:  # every failure has an answer in the API's shape
-            if call.left:
-                return Response(status_code=CLIENT_GONE)
-            error = as_api_error(raised)
+            gone = call.left or isinstance(raised, ClientLeftError)
+            error = ApiError(CLIENT_GONE, "the client has gone") if gone else as_api_error(raised)
+            without_frames(raised)
         return error_response(error, anthropic=self._anthropic)
 
     async def _body(self, request: Request, call: Call) -> Any:

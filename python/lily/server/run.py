@@ -25,7 +25,7 @@ from lily.server.protocol import BoundedProtocol, ConnectionLimits
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["end_process", "run_server", "serve"]
+__all__ = ["end_process", "run_server", "serve", "uvicorn_options"]
 
 logger = logging.getLogger("lily.server")
 
@@ -75,20 +75,14 @@ def run_server(
     named = () if host in _EVERYWHERE else (host,)
     options = dataclasses.replace(options, allowed_hosts=(*options.allowed_hosts, *named))
     app = create_app(model, options)
-    limits = ConnectionLimits(options, min(options.max_connections, _possible_connections()))
     last_step = options.last_step_seconds
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         log_level=log_level,
-        http=functools.partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=options.idle_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=options.shutdown_seconds - last_step,  # type: ignore[arg-type]
+        **uvicorn_options(options),
     )
     server = _Server(config, options.shutdown_seconds, last_resort)
     with _sigterm_returns(), _short_access_log():
@@ -103,6 +97,19 @@ def run_server(
     if not server.started:
         sys.exit(1)  # uvicorn has said why
     return not service.engine.stuck
+
+
+def uvicorn_options(options: ServerOptions) -> dict[str, Any]:
+    """What to give to `uvicorn.Config`, besides the application, so that the limits of connections hold."""
+    limits = ConnectionLimits(options, min(options.max_connections, _possible_connections()))
+    return {
+        "http": functools.partial(BoundedProtocol, limits=limits),
+        "ws": "none",
+        "proxy_headers": False,
+        "server_header": False,
+        "backlog": _BACKLOG,
+        "timeout_keep_alive": options.idle_seconds,
+    }
 
 
 def end_process(code: int) -> None:

@@ -13,6 +13,7 @@ from lily.server.call import call_of
 from lily.server.engine import Engine
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
+from lily.server.freed_memory import FreedMemory
 from lily.server.metrics import Metrics
 from lily.server.options import ServerOptions
 from lily.server.preparation import Preparation
@@ -37,6 +38,7 @@ class Service:
         self.engine = Engine(options.max_queue)
         self.preparation = Preparation(options.max_connections)
         self.budget = ByteBudget(options.max_pending_bytes)
+        self.freed_memory = FreedMemory()
         self.metrics = Metrics(model, self.engine)
 
     async def prepare(self, request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
