@@ -72,7 +72,7 @@ class Preparation:
         self._waiting: FairQueue[_Job] = FairQueue()
         self._running: set[_Job] = set()
         self._changed = threading.Condition()
-        self._threads = 0
+        self._threads: set[threading.Thread] = set()
         self._closing = False
 
     async def run(self, call: Call, function: Callable[[Callable[[], None]], T]) -> T:
@@ -101,17 +101,20 @@ class Preparation:
         """Requests that wait for a thread."""
         return len(self._waiting)
 
-    def close(self) -> None:
-        """End the threads when they are done with what they do; what waits is refused."""
+    def close(self, seconds: float) -> None:
+        """Refuse what waits, and end the threads; those that are in a job are waited for that long, all together."""
         with self._changed:
             self._closing = True
-            waiting = list(self._waiting)
+            waiting, threads = list(self._waiting), list(self._threads)
             for job in [*waiting, *self._running]:
                 job.cancelled = True
             self._changed.notify_all()
         for job in waiting:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 job.loop.call_soon_threadsafe(self._cancel, job, CancelledError("the server is shutting down"))
+        end = time.monotonic() + seconds
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _submit(self, job: _Job) -> None:
         with self._changed:
@@ -125,9 +128,10 @@ class Preparation:
             now = time.monotonic()
             slow = sum(one.began is not None and now - one.began > _LONG for one in self._running)
             busy = len(self._running) + len(self._waiting)
-            if self._threads < min(busy, _THREADS + slow, _MOST_THREADS):
-                self._threads += 1
-                threading.Thread(target=self._work, name="lily-prepare", daemon=True).start()
+            if len(self._threads) < min(busy, _THREADS + slow, _MOST_THREADS):
+                thread = threading.Thread(target=self._work, name="lily-prepare", daemon=True)
+                self._threads.add(thread)
+                thread.start()
 
     def _cancel(self, job: _Job, error: Exception) -> None:
         with self._changed:
@@ -137,24 +141,23 @@ class Preparation:
         job.finish(None, error)
 
     def _work(self) -> None:
-        while True:
+        spare = False
+        while not spare:
             with self._changed:
                 while not self._waiting and not self._closing:
                     self._changed.wait()
                 if self._closing:
-                    self._threads -= 1
-                    return
+                    break
                 job = self._waiting.pop()
                 job.began = time.monotonic()
                 self._running.add(job)
             job.run()
             with self._changed:
                 self._running.discard(job)
-                spare = self._threads > _THREADS + len(self._running)
-                self._threads -= spare
+                spare = len(self._threads) > _THREADS + len(self._running)
             del job
-            if spare:
-                return
+        with self._changed:
+            self._threads.discard(threading.current_thread())
 
 
 def _too_slow() -> ApiError:

@@ -57,6 +57,7 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*arguments, **options)
         self._limits = limits
         self.idle_since = 0.0  # of the event loop's clock; also when a request's head began
+        self._unwanted = 0  # bytes of a body whose answer is sent
         self._unsent = 0  # bytes
         self._unsent_since = 0.0  # since when they have not become fewer
 
@@ -79,6 +80,11 @@ class BoundedProtocol(H11Protocol):
         """Take data; the connection is read on while a request is answered, to see when the client goes."""
         if self.timeout_keep_alive_task is not None:
             self.idle_since = self.loop.time()
+        if self.idle and self.conn.their_state is h11.SEND_BODY:
+            self._unwanted += len(data)
+            if self._unwanted > self._limits.options.max_request_bytes:
+                self.transport.abort()
+                return
         super().data_received(data)
         if self.flow.read_paused and self.conn.their_state is h11.DONE:
             if len(self.conn.trailing_data[0]) > _MOST_PIPELINED:
@@ -89,6 +95,7 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Begin to wait for the next request."""
         self.idle_since = self.loop.time()
+        self._unwanted = 0
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:

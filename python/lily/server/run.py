@@ -91,7 +91,7 @@ def run_server(
         except KeyboardInterrupt:
             pass  # uvicorn raises the signal again
         finally:
-            server.done.set()
+            server.stop_watching()
             service = app.state.service
             service.close(0.0 if server.force_exit else last_step)
     if not server.started:
@@ -132,7 +132,8 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, seconds: float, last_resort: Callable[[], None] | None) -> None:
         super().__init__(config)
-        self.done = threading.Event()
+        self._done = threading.Event()
+        self._watching: threading.Thread | None = None
         self._seconds = seconds
         self._last_resort = last_resort
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -145,6 +146,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all requests and close all connections."""
         await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn would leave the application's end to an exception
+            await self.lifespan.shutdown()
         await asyncio.sleep(0)  # the requests that were cancelled say so
         for connection in list(self.server_state.connections):
             transport: Any = connection.transport
@@ -162,7 +165,14 @@ class _Server(uvicorn.Server):
             if self._event_loop is not None:
                 self._event_loop.call_soon_threadsafe(self._drop)
         elif self._last_resort is not None:
-            threading.Thread(target=self._watch, name="lily-last-resort", daemon=True).start()
+            self._watching = threading.Thread(target=self._watch, name="lily-last-resort", daemon=True)
+            self._watching.start()
+
+    def stop_watching(self) -> None:
+        """The event loop has ended."""
+        self._done.set()
+        if self._watching is not None:
+            self._watching.join()
 
     def _drop(self) -> None:
         for task in list(self.server_state.tasks):
@@ -171,7 +181,7 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
     def _watch(self) -> None:
-        if not self.done.wait(self._seconds + 1.0) and self._last_resort is not None:
+        if not self._done.wait(self._seconds + 1.0) and self._last_resort is not None:
             self._last_resort()
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
+_PREPARATION_SECONDS = 0.5  # that are waited for its threads, which need not end for the model to be closed
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -52,8 +54,8 @@ class Service:
 
     def close(self, seconds: float) -> None:
         """End all work, and wait that long for the step in which the engine is."""
-        self.preparation.close()
         self.engine.close(seconds)
+        self.preparation.close(min(seconds, _PREPARATION_SECONDS))
 
     def model_name(self, fields: Fields) -> str:
         """The request's model; ApiError if it is another one. Without one it is the served model."""
