@@ -10,7 +10,7 @@ __all__ = ["ByteBudget", "Charge", "parsed_bytes"]
 
 _SMALL = 1 << 20
 _STEP = 1 << 20  # bytes that are searched at once, while no other thread runs
-_COMMA, _LIST, _OBJECT = 80, 96, 240  # bytes of a value in a container, and of the containers
+_COMMA, _LIST, _OBJECT = 96, 48, 128  # bytes of a value in a container, and of the containers
 _ASTRAL = tuple(bytes([first]) for first in range(0xF0, 0xF5))  # first bytes of characters beyond U+FFFF
 
 

@@ -27,7 +27,9 @@ _MOST_SECONDS = 60.0  # for one job, the wait included
 class _Job:
     def __init__(self, function: Callable[[], Any], client: str) -> None:
         self.client = client
+        self.submitted = time.monotonic()
         self.began: float | None = None
+        self.timer: asyncio.TimerHandle
         self.cancelled = False
         self.loop = asyncio.get_running_loop()
         self.result: asyncio.Future[Any] = self.loop.create_future()
@@ -87,12 +89,12 @@ class Preparation:
         """
         job = _Job(lambda: function(job.check), call.client)
         self._submit(job)
-        limit = job.loop.call_later(_MOST_SECONDS, self._cancel, job, _too_slow())
+        job.timer = job.loop.call_later(min(_LONG, _MOST_SECONDS), self._look_at, job)
         with call.when_left(lambda: self._cancel(job, CancelledError("the client has gone"))):
             try:
                 result: T = await job.result
             finally:
-                limit.cancel()
+                job.timer.cancel()
                 self._cancel(job, CancelledError("the server is shutting down"))
         return result
 
@@ -125,6 +127,21 @@ class Preparation:
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1)
             self._waiting.push(job.client, job)
             self._changed.notify()
+            self._start_thread()
+
+    def _look_at(self, job: _Job) -> None:
+        """See to it that a job that is not done yet gets a thread, and only so much time."""
+        if time.monotonic() - job.submitted >= _MOST_SECONDS:
+            message = f"the request could not be prepared within {_MOST_SECONDS:.0f} seconds"
+            self._cancel(job, ApiError(503, message, code="overloaded", retry_after=5))
+        else:
+            with self._changed:
+                self._start_thread()
+            job.timer = job.loop.call_later(min(_LONG, _MOST_SECONDS), self._look_at, job)
+
+    def _start_thread(self) -> None:
+        """Start a thread if jobs wait and the others are held up."""
+        if self._waiting:
             now = time.monotonic()
             slow = sum(one.began is not None and now - one.began > _LONG for one in self._running)
             busy = len(self._running) + len(self._waiting)
@@ -158,8 +175,3 @@ class Preparation:
             del job
         with self._changed:
             self._threads.discard(threading.current_thread())
-
-
-def _too_slow() -> ApiError:
-    message = f"the request could not be prepared within {_MOST_SECONDS:.0f} seconds"
-    return ApiError(503, message, code="overloaded", retry_after=5)
