@@ -40,9 +40,9 @@ def test_code_for_an_object_parameter_stays_text():
 def test_bare_function_element_of_a_known_tool_is_a_call():
     text = "<function=events>\n<parameter=day>\n3\n</parameter>\n</function>"
     assert parse_every_way(text, tools=TOOLS)["calls"] == [("events", {"day": 3})]
-    result = parse_every_way("Look: " + text + "\nand more", tools=TOOLS)
+    result = parse_every_way("Look:\n" + text + "\nand more", tools=TOOLS)
     assert result["calls"] == [("events", {"day": 3})]
-    assert result["content"] == "Look: and more"
+    assert result["content"] == "Look:\nand more"
 
 
 def test_bare_function_element_of_an_unknown_tool_is_content():
@@ -165,10 +165,8 @@ def test_unclosed_call_before_a_whole_one():
 @pytest.mark.parametrize(
     "text", ["<tool_call>\nI cannot do that.\n</tool_call>", "<tool_call>I cannot do that.</tool_call>\n"]
 )
-def test_element_without_a_call_leaves_its_text(text):
-    result = parse_every_way(text, tools=TOOLS)
-    assert result["content"].strip() == "I cannot do that."
-    assert result["calls"] == []
+def test_element_without_a_call_is_text(text):
+    assert parse_every_way(text, tools=TOOLS) == {"content": text, "reasoning": "", "calls": [], "partial": ""}
 
 
 @pytest.mark.parametrize(

@@ -2,105 +2,120 @@
 
 The format is ``<tool_call>``, ``<function=NAME>``, ``<parameter=NAME>`` value ``</parameter>``, and the closing tags.
 What models get wrong is mended: missing closing tags, blank lines, a JSON body instead of elements, the outer element
-left out. A call is never lost because of what is inside it.
+left out. A call is never lost because of what is inside it; where a value ends is the matter of `call_value`.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from lily.chat.argument_values import ToolSchemas, load_json
+from lily.chat.argument_values import ToolSchemas
+from lily.chat.call_json import JsonScanner, calls_of, json_object
+from lily.chat.call_tags import (
+    CLOSE_CALL,
+    CLOSE_FUNCTION,
+    CLOSE_PARAMETER,
+    FUNCTION,
+    OPEN_CALL,
+    PARAMETER,
+    Tag,
+    TextBuffer,
+)
+from lily.chat.call_text import CallText
+from lily.chat.call_value import CallValue
 from lily.chat.call_writer import CallInProgress
 
-__all__ = ["TAGS", "CallReader", "ReadCalls", "is_partial_tag", "is_writable"]
+__all__ = ["CallReader", "ReadCall", "ReadCalls"]
 
-OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
-CLOSE_FUNCTION, CLOSE_PARAMETER = "</function>", "</parameter>"
-_NAME = r"[^<>\n]{1,200}"
-_TAG = re.compile(rf"</?tool_call>|</function>|</parameter>|<function=({_NAME})>|<parameter=({_NAME})>")
-_PARTIAL_NAMED_TAG = re.compile(r"<(?:function|parameter)=[^<>\n]{0,200}")
-TAGS = (OPEN_CALL, CLOSE_CALL, CLOSE_FUNCTION, CLOSE_PARAMETER, "<function=", "<parameter=")
+
+@dataclass(frozen=True)
+class ReadCall:
+    """A call, where its text begins, and whether its end was written."""
+
+    name: str
+    arguments: dict[str, Any]
+    start: int
+    closed: bool
 
 
 @dataclass(frozen=True)
 class ReadCalls:
-    """What stands at the place: calls (name, arguments), where they end, and the text of a call that was cut off.
+    """What stands at the place: calls, where they end, and the text of a call that was cut off.
 
-    No calls and nothing cut off means that it is no call at all, and that plain text goes on at `end`.
+    No calls and nothing cut off means that it is no call at all.
     """
 
-    calls: list[tuple[str, dict[str, Any]]]
+    calls: list[ReadCall]
     end: int
     partial: str = ""
-
-
-@dataclass(frozen=True)
-class _Tag:
-    kind: str  # a closing tag, "<tool_call>", "<function=" or "<parameter="
-    start: int
-    end: int
-    name: str = ""
-
-
-@dataclass
-class _OpenCall:
-    name: str
-    start: int
-    arguments: dict[str, Any] = field(default_factory=dict)
-    stray_text: str = ""
-
-
-def is_writable(name: str) -> bool:
-    """Whether the name of a tool or a parameter comes back as it is from a call that is written with it."""
-    return re.fullmatch(_NAME, name) is not None and name == _plain_name(name)
-
-
-def is_partial_tag(text: str) -> bool:
-    """Whether `text` may be the beginning of a tag that is not complete."""
-    return any(len(text) < len(tag) and tag.startswith(text) for tag in TAGS) or bool(
-        _PARTIAL_NAMED_TAG.fullmatch(text)
-    )
 
 
 class CallReader:
     """Reads from ``<tool_call>`` or a bare ``<function=NAME>``, at index 0 of the text, to the end of the calls.
 
-    `read` is given the text from there on, longer each time. It returns None while what comes next may change the
-    result; the result does not depend on how the text was split.
+    `read` is called when there is more text. It returns None while what comes next may change the result; the result
+    does not depend on how the text was split.
     """
 
-    def __init__(self, tools: ToolSchemas, *, only_known: bool = False) -> None:
-        """`only_known`: names that are no tool's are not read as calls."""
+    def __init__(
+        self,
+        tools: ToolSchemas,
+        buffer: TextBuffer,
+        *,
+        only_known: bool = False,
+        strict: bool = False,
+        single: bool = False,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        tools
+            The request's tools.
+        buffer
+            The text from the place on; only its end may change.
+        only_known
+            Names that are no tool's are not read as calls.
+        strict
+            What follows ``<tool_call>`` must stand on the next line.
+        single
+            Read one call only.
+        """
         self._tools = tools
+        self._text = CallText(buffer)
         self._only_known = only_known
-        self._text = ""
-        self._final = self._truncated = False
+        self._strict = strict
+        self._single = single
+        self._truncated = False
         self._at = 0
         self._step: Callable[[], bool] = self._start
         self._wrapped = False
-        self._calls: list[tuple[str, dict[str, Any]]] = []
-        self._open = _OpenCall("", 0)
-        self._parameter = ("", 0)  # name, start of the value
-        self._salvage: int | None = None  # where the open value ends if no proper end comes
+        self._wrapper_start = 0
+        self._calls: list[ReadCall] = []
+        self._calls_end = 0  # where the last complete call ends
+        self._after_json = False
+        self._flat = False  # calls in values are not looked for any more
+        self._name = ""  # of the call that is being read
+        self._call_start = self._function_start = 0
+        self._arguments: dict[str, Any] = {}
+        self._json = JsonScanner(0)
+        self._value: CallValue | None = None
         self._result: ReadCalls | None = None
 
-    def read(self, text: str, *, final: bool = False, truncated: bool = False) -> ReadCalls | None:
+    def read(self, end: int, *, final: bool = False, truncated: bool = False) -> ReadCalls | None:
         """The calls, or None if more text is needed.
 
         Parameters
         ----------
-        text
-            All text from the place on.
+        end
+            Characters of the buffer that may be read.
         final
-            No more comes: a result is returned.
+            No more come: a result is returned.
         truncated
             The text was cut off: a call that is open at its end is not a call.
         """
-        self._text, self._final, self._truncated = text, final, truncated
+        self._text.end, self._text.final, self._truncated = end, final, truncated
         while self._result is None:
             if not self._step():
                 if final:
@@ -110,19 +125,17 @@ class CallReader:
 
     def progress(self) -> list[CallInProgress]:
         """The calls so far, the one that is being read included; what they hold is certain."""
-        calls = [CallInProgress(name, arguments) for name, arguments in self._calls]
-        if self._step == self._function:
-            calls.append(CallInProgress(self._open.name, self._open.arguments))
-        elif self._step == self._value:
-            calls.append(CallInProgress(self._open.name, self._open.arguments, *self._open_text()))
+        calls = [CallInProgress(call.name, call.arguments) for call in self._calls]
+        if self._value is not None:
+            calls.append(CallInProgress(self._name, self._arguments, *self._value.certain_text()))
         return calls
 
     # Each step returns False to wait for more text. With all of the text there it never does.
 
     def _start(self) -> bool:
-        tag = self._tag_at(0)
+        tag = self._text.tag_at(0)
         if tag is None:
-            return self._wait_or_end(self._text)
+            raise AssertionError("the text must begin with a tag")
         if tag.kind == OPEN_CALL:
             self._wrapped = True
             self._at, self._step = tag.end, self._body
@@ -130,239 +143,247 @@ class CallReader:
         return self._begin_function(tag)
 
     def _body(self) -> bool:
-        """Between calls, inside <tool_call>."""
-        text = self._text
-        at = self._skip_space(self._at)
-        if at == len(text):
-            return self._wait_or_end("")
-        if text[at] in "{[" and not self._calls:
-            self._at = self._open.start = at
-            self._step = self._json
+        """Inside <tool_call>, before a call or behind one."""
+        at = self._text.skip_space(self._at)
+        while self._after_json and self._text.character(at) in ("}", "]", ",", ";"):
+            at = self._text.skip_space(at + 1)  # one brace too many
+        if at == self._text.end:
+            return self._wait_or_end(at)
+        if self._single and self._calls and self._text.character(at) in "{[":
+            return self._end(self._calls_end)
+        if self._text.character(at) in "{[":
+            if self._strict and not self._on_next_line(at):
+                return self._end(self._calls_end)
+            self._call_start = at if self._calls else 0
+            self._json, self._step = JsonScanner(at), self._json_call
+            self._at = at
             return True
-        tag = self._tag_at(at)
+        tag = self._text.tag_at(at)
         if tag is None:
-            return self._wait_or_end(text[at:])
-        if tag.kind == "<function=":
+            return self._wait_or_end(at)
+        return self._body_tag(tag)
+
+    def _body_tag(self, tag: Tag) -> bool:
+        if tag.kind == FUNCTION and not (self._single and self._calls):
             return self._begin_function(tag)
-        if tag.kind == OPEN_CALL and not self._calls:
+        if tag.kind == OPEN_CALL and (not self._calls or self._flat) and not self._single:
+            self._wrapper_start = tag.start if self._calls else 0
             self._at = tag.end
             return True
-        return self._end(tag.end if tag.kind == CLOSE_CALL else self._at)
+        if self._calls and tag.kind in (CLOSE_FUNCTION, CLOSE_PARAMETER):
+            self._at = self._calls_end = tag.end  # written twice
+            return True
+        return self._end(tag.end if self._calls and tag.kind == CLOSE_CALL else self._calls_end)
 
-    def _begin_function(self, tag: _Tag) -> bool:
+    def _begin_function(self, tag: Tag) -> bool:
         if self._only_known and tag.name not in self._tools:
-            return self._end(tag.start)
-        self._open = _OpenCall(tag.name, tag.start)
-        self._at, self._step = tag.end, self._function
+            return self._end(self._calls_end)
+        if self._strict and not self._calls and not (self._on_next_line(tag.start) and self._text.begins_line(tag)):
+            return self._end(self._calls_end)
+        first = not self._calls or self._wrapper_start > 0
+        self._name, self._call_start = tag.name, (self._wrapper_start if first else tag.start)
+        self._function_start = tag.start
+        self._wrapper_start = 0
+        self._arguments = {}
+        self._at, self._step = tag.end, self._head
         return True
 
-    def _function(self) -> bool:
-        """Between parameters."""
-        tag = self._find_tag()
+    def _head(self) -> bool:
+        """Behind <function=NAME>: what follows tells whether it is a call at all."""
+        at = self._text.skip_space(self._at)
+        if at == self._text.end:
+            return self._wait_or_cut_off(at)
+        if self._text.character(at) == "{":
+            self._at = at
+            self._json, self._step = JsonScanner(at), self._json_arguments
+            return True
+        tag = self._text.tag_at(at)
         if tag is None:
-            if not self._final:
-                return False
-            self._open.stray_text += self._text[self._at :]
-            return self._cut_off_or(self._close_call, len(self._text))
-        self._open.stray_text += self._text[self._at : tag.start]
-        self._at = tag.end
-        if tag.kind == "<parameter=":
-            self._parameter = (tag.name, tag.end)
-            self._salvage = None
-            self._step = self._value
-            return True
-        if tag.kind == CLOSE_PARAMETER:
-            return True
-        return self._close_call(tag.end if tag.kind in (CLOSE_FUNCTION, CLOSE_CALL) else tag.start, tag.kind)
+            if self._text.may_be_tag(at):
+                return self._wait_or_cut_off(at)
+            return self._stray_or_none(at)
+        if tag.kind == PARAMETER:
+            return self._begin_value(tag)
+        if tag.kind in (CLOSE_FUNCTION, CLOSE_CALL):
+            return self._close_without_parameters(tag)
+        if self._wrapped and tag.kind in (OPEN_CALL, FUNCTION) and self._on_next_line(tag.start):
+            return self._close_call(tag.start, closed=False)  # its closing tags were left out
+        return self._no_call()
 
-    def _value(self) -> bool:
-        """Inside a parameter. Its text may hold tags: only those in the right company end it."""
-        tag = self._find_tag()
-        if tag is None:
-            if not self._final:
+    def _close_without_parameters(self, tag: Tag) -> bool:
+        if tag.kind == CLOSE_CALL:
+            return self._close_call(tag.start, closed=True)
+        follower = self._text.follower(tag.end)
+        if follower is None:
+            return False
+        if follower.kind == "text" and not (not self._wrapped and self._text.line_ends(tag.end)):
+            return self._no_call()  # a sentence about calls
+        return self._close_call(tag.end, closed=True)
+
+    def _json_call(self) -> bool:
+        found, value = self._scan_json()
+        if found == "open":
+            return False
+        calls = calls_of(value) if found == "ended" else []
+        if found == "cut":
+            return self._end(self._text.end, self._text.slice(self._call_start, self._text.end))
+        if not calls or (self._only_known and any(name not in self._tools for name, _ in calls)):
+            return self._end(self._calls_end)
+        for name, arguments in calls:
+            self._calls.append(ReadCall(name, arguments, self._call_start, closed=True))
+        self._at = self._calls_end = self._json.at
+        self._after_json, self._step = True, self._body
+        return True
+
+    def _json_arguments(self) -> bool:
+        found, value = self._scan_json()
+        if found == "open":
+            return False
+        if found == "cut":
+            return self._cut_off()
+        arguments = json_object(value) if found == "ended" else None
+        if arguments is None:
+            return self._stray_or_none(self._at)
+        self._arguments = arguments
+        self._at, self._step = self._json.at, self._behind_json
+        return True
+
+    def _scan_json(self) -> tuple[str, str]:
+        """Whether the value goes on, has ended, is none, or was cut off, and its text."""
+        found: str = self._json.scan(self._text.buffer.text, self._text.end)
+        if found == "open" and self._text.final:
+            found = "cut" if self._truncated else "wrong"
+        return found, self._text.slice(self._at, self._json.at) if found == "ended" else ""
+
+    def _behind_json(self) -> bool:
+        at = self._text.skip_space(self._at)
+        while self._text.character(at) == "}":
+            at = self._text.skip_space(at + 1)
+        if at == self._text.end:
+            if not self._text.final:
                 return False
-            if self._salvage is not None:
-                return self._close_value(self._salvage)
-            return self._cut_off_or(self._close_value, self._without_partial_tag())
-        if tag.kind == OPEN_CALL and self._salvage is not None:
-            return self._close_value(self._salvage)
-        if tag.kind == "<parameter=" and self._is_next_parameter(tag):
-            return self._close_value(tag.start)
-        if tag.kind in (CLOSE_PARAMETER, CLOSE_FUNCTION):
-            follower = self._follower(tag.end)
+            return self._cut_off() if self._truncated else self._close_call(at, closed=False)
+        tag = self._text.tag_at(at)
+        if tag is None:
+            if self._text.may_be_tag(at):
+                return self._wait_or_cut_off(at)
+            return self._stray_or_none(at)
+        if tag.kind == PARAMETER:
+            return self._begin_value(tag)
+        if tag.kind == CLOSE_PARAMETER:
+            self._at = tag.end
+            return True
+        closed = tag.kind in (CLOSE_FUNCTION, CLOSE_CALL)
+        return self._close_call(tag.end if tag.kind == CLOSE_FUNCTION else tag.start, closed=closed)
+
+    def _stray_or_none(self, at: int) -> bool:
+        """Text where a parameter is due: a call that went wrong, if it stands on lines of its own in a wrapper."""
+        if not self._wrapped or self._strict or not self._on_next_line(at):
+            return self._no_call()
+        self._at, self._step = at, self._stray
+        return True
+
+    def _stray(self) -> bool:
+        tag, self._at = self._text.find_tag(self._at)
+        if tag is None:
+            if not self._text.final:
+                return False
+            return self._cut_off() if self._truncated else self._no_call()
+        if tag.kind in (OPEN_CALL, FUNCTION):
+            return self._no_call()
+        if tag.kind == PARAMETER and self._text.begins_line(tag):
+            return self._begin_value(tag)
+        if tag.kind == CLOSE_CALL and self._text.begins_line(tag):
+            return self._close_call(tag.start, closed=True)
+        if tag.kind == CLOSE_FUNCTION:
+            follower = self._text.follower(tag.end)
             if follower is None:
                 return False
-            if tag.kind == CLOSE_PARAMETER and follower not in ("text", CLOSE_PARAMETER):
-                return self._close_value(tag.start)
-            if self._salvage is None and (tag.kind == CLOSE_PARAMETER or follower in (CLOSE_CALL, OPEN_CALL, "end")):
-                self._salvage = tag.start
-        elif tag.kind == CLOSE_CALL and self._salvage is None:
-            self._salvage = tag.start
+            if follower.kind == CLOSE_CALL:
+                return self._close_call(tag.end, closed=True)
         self._at = tag.end
         return True
 
-    def _json(self) -> bool:
-        tag = self._find_tag()
-        if tag is not None and tag.kind not in (OPEN_CALL, CLOSE_CALL):
-            self._at = tag.end
-            return True
-        if tag is None and not self._final:
-            return False
-        end = len(self._text) if tag is None else tag.start
-        calls = _calls_of_json(self._text[self._open.start : end])
-        if self._only_known:
-            calls = [call for call in calls if call[0] in self._tools]
-        if calls:
-            self._calls = calls
-            return self._end(tag.end if tag is not None and tag.kind == CLOSE_CALL else end)
-        if tag is not None and tag.kind == CLOSE_CALL:
-            self._at = tag.end  # perhaps inside a string
-            return True
-        if tag is None and self._truncated:
-            return self._end(end, self._text)
-        return self._end(self._open.start)
-
-    # -- helpers ---------------------------------------------------------------------------------------------------
-
-    def _open_text(self) -> tuple[str | None, str]:
-        """The parameter that is being read and the text that is certain to be part of its value."""
-        name, start = self._parameter
-        text = self._text[start : self._at if self._salvage is None else self._salvage]
-        if not self._tools.is_text(self._open.name, name) or text in ("", "\r"):
-            return None, ""
-        return name, _without_border_newlines(text).removesuffix("\r")
-
-    def _close_value(self, end: int) -> bool:
-        name, start = self._parameter
-        value = _without_border_newlines(self._text[start:end])
-        self._open.arguments[name] = self._tools.convert(self._open.name, name, value)
-        self._at, self._step = end, self._function
+    def _begin_value(self, tag: Tag) -> bool:
+        self._value = CallValue(
+            self._text, self._tools, self._name, tag, given=self._arguments, wrapped=self._wrapped, flat=self._flat
+        )
+        self._step = self._in_value
         return True
 
-    def _close_call(self, end: int, kind: str = "") -> bool:
-        call = self._open
-        if not call.arguments and call.stray_text.lstrip()[:1] == "{":
-            arguments = _json_object(call.stray_text)
-            call.arguments.update(arguments or {})
-        self._calls.append((call.name, call.arguments))
-        if not self._wrapped or kind == CLOSE_CALL:
+    def _in_value(self) -> bool:
+        value = self._value
+        if value is None:
+            raise AssertionError("no value is open")
+        end = value.find_end(truncated=self._truncated)
+        if end is None:
+            if not self._text.final:
+                return False
+            self._value = None
+            return self._cut_off()
+        self._arguments[value.name] = value.converted(end)
+        self._flat = value.flat
+        self._value = None
+        self._at, self._step = end, self._behind_value
+        return True
+
+    def _behind_value(self) -> bool:
+        """At the tags that have ended a value."""
+        closed = False
+        while True:
+            at = self._text.skip_space(self._at)
+            tag = self._text.tag_at(at)
+            if tag is None and self._truncated and not closed and self._text.may_be_tag(at):
+                return self._cut_off()
+            if tag is None:
+                return self._close_call(self._at, closed=closed)
+            if tag.kind == PARAMETER and not closed:
+                return self._begin_value(tag)
+            if tag.kind == CLOSE_FUNCTION:
+                closed = True
+            elif tag.kind == CLOSE_CALL:
+                return self._close_call(self._at, closed=True)
+            elif tag.kind != CLOSE_PARAMETER:
+                return self._close_call(self._at, closed=closed)
+            self._at = tag.end
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def _close_call(self, end: int, *, closed: bool) -> bool:
+        self._calls.append(ReadCall(self._name, self._arguments, self._call_start, closed))
+        self._calls_end = end
+        if not self._wrapped:
             return self._end(end)
         self._at, self._step = end, self._body
         return True
 
-    def _cut_off_or(self, close: Callable[[int], bool], end: int) -> bool:
-        if self._truncated:
-            return self._end(len(self._text), self._text[self._open.start :])
-        return close(end)
+    def _no_call(self) -> bool:
+        return self._end(self._calls_end)
+
+    def _cut_off(self) -> bool:
+        return self._end(self._text.end, self._text.slice(self._function_start, self._text.end))
 
     def _end(self, end: int, partial: str = "") -> bool:
         self._result = ReadCalls(self._calls, end, partial)
         return True
 
-    def _wait_or_end(self, rest: str) -> bool:
-        """`rest` holds no complete tag: it is the beginning of one, or the calls have ended before it."""
-        if rest and not is_partial_tag(rest):
-            return self._end(self._at)
-        if not self._final:
+    def _wait_or_end(self, at: int) -> bool:
+        """No complete tag stands here: it is the beginning of one, or the calls have ended before it."""
+        if not self._text.may_be_tag(at):
+            return self._end(self._calls_end)
+        if not self._text.final:
             return False
-        return self._end(len(self._text), self._text if self._truncated and not self._calls else "")
+        if self._truncated and not self._calls:
+            return self._end(self._text.end, self._text.slice(0, self._text.end))
+        rest = self._text.slice(at, self._text.end)
+        swallowed = self._calls and (self._truncated or not rest or rest.startswith("</"))
+        return self._end(self._text.end if swallowed else self._calls_end)
 
-    def _skip_space(self, at: int) -> int:
-        text = self._text
-        while at < len(text) and text[at].isspace():
-            at += 1
-        return at
+    def _wait_or_cut_off(self, at: int) -> bool:
+        if not self._text.final:
+            return False
+        return self._cut_off() if self._truncated else self._no_call()
 
-    def _tag_at(self, at: int) -> _Tag | None:
-        match = _TAG.match(self._text, at)
-        if match is None:
-            return None
-        for kind, group in (("<function=", 1), ("<parameter=", 2)):
-            if match[group] is not None:
-                name = _plain_name(match[group])
-                return _Tag(kind, at, match.end(), name) if name else None
-        return _Tag(match[0], at, match.end())
-
-    def _find_tag(self) -> _Tag | None:
-        """The next complete tag; None if there is none yet, and then what cannot be one is not looked at again."""
-        start = self._at
-        while (found := self._text.find("<", start)) >= 0:
-            tag = self._tag_at(found)
-            if tag is not None:
-                return tag
-            if not self._final and is_partial_tag(self._text[found : found + 256]):
-                break
-            start = found + 1
-        if self._step != self._function:  # which collects the text on the way
-            self._at = found if found >= 0 else len(self._text)
-        return None
-
-    def _follower(self, at: int) -> str | None:
-        """What comes after white space: a kind of tag, "text" or "end"; None if that is not known yet."""
-        at = self._skip_space(at)
-        if at == len(self._text):
-            return "end" if self._final else None
-        tag = self._tag_at(at)
-        if tag is not None:
-            return tag.kind
-        return None if not self._final and is_partial_tag(self._text[at : at + 256]) else "text"
-
-    def _is_next_parameter(self, tag: _Tag) -> bool:
-        # The closing tag was left out: on a new line, and a parameter of this tool that was not given yet.
-        known = tag.name in self._tools.properties(self._open.name)
-        given = tag.name in self._open.arguments or tag.name == self._parameter[0]
-        return known and not given and self._text[tag.start - 1] == "\n" and self._salvage is None
-
-    def _without_partial_tag(self) -> int:
-        found = self._text.rfind("</", self._parameter[1])
-        return found if found >= 0 and is_partial_tag(self._text[found:]) else len(self._text)
-
-
-def _plain_name(text: str) -> str:
-    """A name in a tag without the quotes that some models put around it."""
-    return text.strip().strip("\"'")
-
-
-def _without_border_newlines(text: str) -> str:
-    start = 2 if text.startswith("\r\n") else 1 if text.startswith("\n") else 0
-    text = text[start:]
-    end = 2 if text.endswith("\r\n") else 1 if text.endswith("\n") else 0
-    return text[: len(text) - end]
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    text = text.strip()
-    try:
-        value = load_json(text)
-    except ValueError:
-        try:
-            # Something behind the object, such as one brace too many.
-            _, end = json.JSONDecoder().raw_decode(text)
-            value = load_json(text[:end])
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
-
-
-def _calls_of_json(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """The calls of {"name": ..., "arguments": {...}}, or of a list of such objects."""
-    if text.startswith("["):
-        try:
-            entries = load_json(text)
-        except ValueError:
-            return []
-    else:
-        entries = [_json_object(text)]
-    calls = []
-    for entry in entries:
-        inner = entry.get("function") if isinstance(entry, dict) else None
-        fields = inner if isinstance(inner, dict) else entry
-        if not isinstance(fields, dict) or not isinstance(fields.get("name"), str) or not fields["name"]:
-            return []
-        arguments = fields.get("arguments", fields.get("parameters", {}))
-        if isinstance(arguments, str):
-            arguments = _json_object(arguments)
-        if not isinstance(arguments, dict):
-            return []
-        calls.append((fields["name"], arguments))
-    return calls
+    def _on_next_line(self, at: int) -> bool:
+        """Whether a line ends between where the step began and the place."""
+        return "\n" in self._text.slice(self._at, at)

@@ -7,9 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lily.chat.call_tags import TextBuffer
 from lily.chat.events import ToolCallDelta, new_call_id
 
-__all__ = ["CallInProgress", "CallWriter"]
+__all__ = ["CallInProgress", "CallWriter", "TextSoFar"]
+
+
+@dataclass(frozen=True)
+class TextSoFar:
+    """The text of a string that is being written, from a place of a buffer to another one."""
+
+    buffer: TextBuffer
+    start: int
+    end: int
+
+    def after(self, length: int) -> str:
+        """What follows its first characters; the cost is that of what follows."""
+        return self.buffer.text[self.start + length : self.end]
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,7 @@ class CallInProgress:
     name: str
     arguments: Mapping[str, Any]
     parameter: str | None = None
-    text: str = ""
+    text: TextSoFar | None = None
 
 
 class CallWriter:
@@ -39,11 +53,11 @@ class CallWriter:
     def advance(self, call: CallInProgress) -> list[ToolCallDelta]:
         """The piece that is new, if there is one."""
         self._write_arguments(call.arguments)
-        if call.parameter is not None and call.parameter not in self._written:
+        if call.text is not None and call.parameter is not None and call.parameter not in self._written:
             if self._parameter is None:
                 self._text += f'{self._separator()}{_json(call.parameter)}: "'
                 self._parameter, self._length = call.parameter, 0
-            self._write_characters(call.text)
+            self._write_characters(call.text.after(self._length))
         return self._take(call.name)
 
     def finish(self, name: str, arguments: Mapping[str, Any]) -> list[ToolCallDelta]:
@@ -55,7 +69,7 @@ class CallWriter:
     def _write_arguments(self, arguments: Mapping[str, Any]) -> None:
         for parameter, value in arguments.items():
             if parameter == self._parameter:
-                self._write_characters(value)
+                self._write_characters(value[self._length :])
                 self._text += '"'
                 self._parameter = None
             elif parameter not in self._written or self._written[parameter] is not value:
@@ -63,8 +77,8 @@ class CallWriter:
             self._written[parameter] = value
 
     def _write_characters(self, text: str) -> None:
-        self._text += _json(text[self._length :])[1:-1]
-        self._length = max(self._length, len(text))
+        self._text += _json(text)[1:-1]
+        self._length += len(text)
 
     def _separator(self) -> str:
         return ", " if self._written else "{"

@@ -45,6 +45,7 @@ class ReasoningDelta:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    start: int = field(default=0, compare=False, repr=False)  #: characters of the output before it, tags included
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class ContentDelta:
 
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
+    start: int = field(default=0, compare=False, repr=False)  #: characters of the output before it, tags included
 
 
 def new_call_id() -> str:

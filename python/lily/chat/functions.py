@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from lily.arguments import as_items
-from lily.chat.call_reader import is_writable
+from lily.chat.call_tags import is_writable
 from lily.chat.docstrings import parse_docstring
 from lily.chat.schema_limits import check_json
 from lily.errors import InvalidArgumentError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lily.chat.argument_values import ToolSchemas
-from lily.chat.call_reader import is_writable
+from lily.chat.call_tags import is_writable
 from lily.chat.grammar_budget import GrammarBudget, SchemaTooLargeError
 from lily.chat.grammar_schema import GrammarSchema, shortened
 from lily.chat.schema_limits import check_json

@@ -1,0 +1,81 @@
+"""Looks for tags in the text of a call that is still growing."""
+
+from __future__ import annotations
+
+from lily.chat.call_tags import Tag, TextBuffer, begins_line, is_partial_tag, tag_at
+
+__all__ = ["CallText"]
+
+_LOOK_AHEAD = 257  # characters; one more than a tag has
+
+
+class CallText:
+    """The part of a buffer that a reader may see, and whether more of it can come."""
+
+    def __init__(self, buffer: TextBuffer) -> None:
+        self.buffer = buffer
+        self.end = 0
+        self.final = False
+        self._space = (0, 0)  # a place, and how far white space goes from there
+
+    def slice(self, start: int, end: int) -> str:
+        """Some of the text."""
+        return self.buffer.text[start:end]
+
+    def character(self, at: int) -> str:
+        """One character; nothing at the end."""
+        return self.buffer.text[at] if at < self.end else ""
+
+    def skip_space(self, at: int) -> int:
+        """The next place without white space, perhaps the end."""
+        found = self._space[1] if self._space[0] == at else at
+        text, end = self.buffer.text, self.end
+        while found < end and text[found].isspace():
+            found += 1
+        self._space = (at, found)
+        return found
+
+    def tag_at(self, at: int) -> Tag | None:
+        """The complete tag at a place."""
+        return tag_at(self.buffer.text, at, self.end)
+
+    def may_be_tag(self, at: int) -> bool:
+        """Whether the text from a place on may become a tag; at the end, too."""
+        return at >= self.end or (
+            self.buffer.text[at] == "<" and is_partial_tag(self.slice(at, min(at + _LOOK_AHEAD, self.end)))
+        )
+
+    def find_tag(self, at: int) -> tuple[Tag | None, int]:
+        """The next complete tag, and the place before which there is none."""
+        text, end = self.buffer.text, self.end
+        while (found := text.find("<", at, end)) >= 0:
+            tag = tag_at(text, found, end)
+            if tag is not None:
+                return tag, found
+            if not self.final and self.may_be_tag(found):
+                return None, found
+            at = found + 1
+        return None, end
+
+    def follower(self, at: int) -> Tag | None:
+        """What comes after white space: a tag, or one of kind "text" or "end"; None if that is not known yet."""
+        at = self.skip_space(at)
+        if at == self.end:
+            return Tag("end", at, at) if self.final else None
+        tag = self.tag_at(at)
+        if tag is not None:
+            return tag
+        return None if not self.final and self.may_be_tag(at) else Tag("text", at, at)
+
+    def begins_line(self, tag: Tag) -> bool:
+        """Whether a tag is the first on its line."""
+        return begins_line(self.buffer.text, tag.start)
+
+    def line_ends(self, at: int) -> bool:
+        """Whether nothing but white space follows on the line, as far as it is there."""
+        text, end = self.buffer.text, self.end
+        while at < end and text[at].isspace():
+            if text[at] == "\n":
+                return True
+            at += 1
+        return at == end

@@ -1,0 +1,288 @@
+"""Finds the end of a parameter's value, whose text may itself hold the tags of calls.
+
+Only a declared parameter that was not given yet, or the end of the call, can follow a value: in a wrapper that is
+``</parameter>``, ``</function>`` and ``</tool_call>``. Calls and parameters that the value quotes as a whole are
+skipped. An end that lacks a tag counts once the output is over and no proper one has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lily.chat.argument_values import ToolSchemas
+from lily.chat.call_tags import (
+    CLOSE_CALL,
+    CLOSE_FUNCTION,
+    CLOSE_PARAMETER,
+    FUNCTION,
+    OPEN_CALL,
+    PARAMETER,
+    Tag,
+)
+from lily.chat.call_text import CallText
+from lily.chat.call_writer import TextSoFar
+
+__all__ = ["CallValue"]
+
+_Ending = Literal["next parameter", "end of call", "damaged end", "text"]
+
+
+@dataclass
+class _QuotedCall:
+    """A call in the value's text."""
+
+    kind: str  # of its opening tag
+    parameter_is_open: bool = False
+
+
+class CallValue:
+    """The value of one parameter, read from its opening tag on.
+
+    Attributes
+    ----------
+    name : str
+        The parameter.
+    flat : bool
+        Tags are taken as they come: what looked like a quoted call was none.
+    """
+
+    def __init__(
+        self,
+        text: CallText,
+        tools: ToolSchemas,
+        function: str,
+        tag: Tag,
+        *,
+        given: Collection[str],
+        wrapped: bool,
+        flat: bool,
+    ) -> None:
+        """`given` are the parameters before this one; `wrapped` tells whether <tool_call> is open."""
+        self.name = tag.name
+        self.flat = flat
+        self._text = text
+        self._tools = tools
+        self._function = function
+        self._given = {*given, tag.name}
+        self._wrapped = wrapped
+        self._start = self._at = tag.end
+        self._is_text = tools.is_text(function, tag.name)
+        self._quoted_calls: list[_QuotedCall] = []
+        self._quoted_parameters = 0  # on lines of their own
+        self._quoted_in_line: int | None = None  # the end of a tag in running text
+        self._next: Tag | None = None  # the next parameter, if this one's closing tag was left out
+        self._damaged_end: int | None = None  # the first
+
+    def find_end(self, *, truncated: bool) -> int | None:
+        """Where the value ends; None if that is not known yet, or if the text was cut off before."""
+        while True:
+            tag, self._at = self._text.find_tag(self._at)
+            if tag is None:
+                return self._end_of_text(truncated) if self._text.final else None
+            found = self._look_at(tag)
+            if found is None:
+                return None
+            if found is not False:
+                return found
+            self._at = tag.end
+
+    def converted(self, end: int) -> Any:
+        """The value up to its end, in the type of its schema."""
+        value = _without_border_newlines(self._text.slice(self._start, end))
+        return self._tools.convert(self._function, self.name, value)
+
+    def certain_text(self) -> tuple[str | None, TextSoFar]:
+        """The parameter and the text that is certain to be part of its value; no parameter if that is not known."""
+        start, end = self._start, min([self._at, *self._possible_ends()])
+        text = self._text.buffer.text
+        if start == end or text[start : min(end, start + 2)] == "\r":
+            return None, TextSoFar(self._text.buffer, start, start)
+        start += 2 if text.startswith("\r\n", start, end) else text[start] == "\n"
+        # The newline before the closing tag is not part of the value.
+        if start < end and text[end - 1] == "\n":
+            end -= 1
+        if start < end and text[end - 1] == "\r":
+            end -= 1
+        return (self.name if self._is_text else None), TextSoFar(self._text.buffer, start, end)
+
+    # -- tags in the value: False goes on behind one, None waits for more text, a number is the end -----------------
+
+    def _look_at(self, tag: Tag) -> int | Literal[False] | None:
+        if tag.kind == OPEN_CALL or (tag.kind == FUNCTION and not self._wrapped and not self._quoted_calls):
+            return self._opening_call(tag)
+        if tag.kind == PARAMETER:
+            return self._opening_parameter(tag)
+        if tag.kind == CLOSE_PARAMETER:
+            return self._closing_parameter(tag)
+        if tag.kind in (CLOSE_FUNCTION, CLOSE_CALL):
+            return self._closing_call(tag)
+        return False
+
+    def _opening_call(self, tag: Tag) -> Literal[False] | int | None:
+        opens = self._opens_call(tag)
+        if opens is None:
+            return None
+        if opens and self.flat and self._text.begins_line(tag):
+            return tag.start
+        if opens and not self.flat:
+            self._quoted_calls.append(_QuotedCall(tag.kind))
+            if self._text.begins_line(tag):
+                self._note_damaged_end(tag.start)
+        return False
+
+    def _opens_call(self, tag: Tag) -> bool | None:
+        """Whether a tag stands where the template's form has it, so that it may begin a call."""
+        if tag.kind == FUNCTION and not self._text.begins_line(tag):
+            return False
+        at = self._text.skip_space(tag.end)
+        if self._text.character(at) == "{":
+            return True
+        follower = self._text.follower(tag.end)
+        if follower is None:
+            return None
+        return follower.kind in ((FUNCTION,) if tag.kind == OPEN_CALL else (PARAMETER, CLOSE_FUNCTION))
+
+    def _opening_parameter(self, tag: Tag) -> Literal[False]:
+        if self._quoted_calls:
+            self._quoted_calls[-1].parameter_is_open = True
+        elif not self._text.begins_line(tag):
+            self._quoted_in_line = tag.end
+        elif self._can_follow(tag.name) and self._damaged_end is None and not self._quoted_parameters:
+            if self._next is None:
+                self._next = tag
+        elif self._text.line_ends(tag.end):
+            self._quoted_parameters += 1
+        else:
+            self._quoted_in_line = tag.end
+        return False
+
+    def _closing_parameter(self, tag: Tag) -> int | Literal[False] | None:
+        if self._quoted_calls and self._quoted_calls[-1].parameter_is_open:
+            self._quoted_calls[-1].parameter_is_open = False
+            return False
+        if self._closes_in_line(tag):
+            return False
+        ending = self._ending(tag)
+        if ending is None:
+            return None
+        if self._next is not None:
+            if ending != "text":
+                return self._next.start
+            self._next = None
+            self._quoted_parameters += 1
+        if ending == "end of call" or (ending == "next parameter" and not self._quoted_parameters):
+            return tag.start
+        if self._quoted_parameters:
+            self._quoted_parameters -= 1
+        elif ending == "damaged end":
+            self._note_damaged_end(tag.start)
+            if self.flat:
+                return tag.start
+        return False
+
+    def _closing_call(self, tag: Tag) -> Literal[False] | int | None:
+        kinds = [quoted.kind for quoted in self._quoted_calls]
+        opening = OPEN_CALL if tag.kind == CLOSE_CALL else FUNCTION
+        if opening in kinds:
+            while self._quoted_calls.pop().kind != opening:
+                pass
+            return False
+        if self._quoted_calls:
+            return False
+        follower = self._text.follower(tag.end)
+        if follower is None:
+            return None
+        ends = ("end", CLOSE_CALL, OPEN_CALL) if tag.kind == CLOSE_FUNCTION else ("end", OPEN_CALL)
+        if follower.kind in ends or (tag.kind == CLOSE_CALL and self._text.begins_line(tag)):
+            self._note_damaged_end(tag.start)
+            if self.flat:
+                return tag.start
+        return False
+
+    def _end_of_text(self, truncated: bool) -> int | None:
+        if truncated:
+            return None
+        ends = self._possible_ends()
+        if ends:
+            self.flat = True
+            return min(ends)
+        # The beginning of a closing tag is none of the value's text.
+        last = self._text.buffer.text.rfind("</", self._start, self._text.end)
+        return last if last >= 0 and self._text.may_be_tag(last) else self._text.end
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    def _ending(self, tag: Tag) -> _Ending | None:
+        """What ``</parameter>`` at a place is, by what follows; None if that is not known yet."""
+        follower = self._text.follower(tag.end)
+        if follower is None:
+            return None
+        if follower.kind == PARAMETER:
+            excluded = () if self._next is None else (self._next.name,)
+            return "next parameter" if self._can_follow(follower.name, excluded) else "text"
+        if follower.kind == "end":
+            return "end of call"
+        if follower.kind == CLOSE_FUNCTION:
+            return self._ending_behind_function(follower)
+        if follower.kind in (CLOSE_CALL, OPEN_CALL, FUNCTION):
+            return self._ending_behind_call(follower)
+        return "text"
+
+    def _ending_behind_function(self, tag: Tag) -> _Ending | None:
+        follower = self._text.follower(tag.end)
+        while follower is not None and follower.kind == CLOSE_FUNCTION:  # written twice
+            follower = self._text.follower(follower.end)
+        if follower is None:
+            return None
+        if follower.kind == CLOSE_PARAMETER:
+            return "text"
+        if not self._wrapped:
+            return "end of call"
+        if follower.kind == FUNCTION:
+            return "end of call" if follower.name in self._tools else "text"
+        if follower.kind == CLOSE_CALL:
+            return "end of call"
+        if follower.kind == "end":
+            return "end of call"
+        return "damaged end"
+
+    def _ending_behind_call(self, tag: Tag) -> _Ending | None:
+        if tag.kind != CLOSE_CALL or not self._wrapped:
+            return "damaged end"
+        follower = self._text.follower(tag.end)
+        if follower is None:
+            return None
+        return "end of call" if follower.kind == "end" else "damaged end"
+
+    def _can_follow(self, name: str, excluded: Collection[str] = ()) -> bool:
+        """Whether a parameter may be the next one."""
+        if name in self._given or name in excluded:
+            return False
+        schema = self._tools.parameters(self._function)
+        declared = self._tools.properties(self._function)
+        return (
+            not declared
+            or name in declared
+            or bool(schema.get("additionalProperties") or schema.get("patternProperties"))
+        )
+
+    def _closes_in_line(self, tag: Tag) -> bool:
+        start, self._quoted_in_line = self._quoted_in_line, None
+        return start is not None and "\n" not in self._text.slice(start, tag.start)
+
+    def _possible_ends(self) -> list[int]:
+        next_start = None if self._next is None else self._next.start
+        return [end for end in (self._damaged_end, next_start) if end is not None]
+
+    def _note_damaged_end(self, at: int) -> None:
+        if self._damaged_end is None:
+            self._damaged_end = at
+
+
+def _without_border_newlines(text: str) -> str:
+    start = 2 if text.startswith("\r\n") else 1 if text.startswith("\n") else 0
+    text = text[start:]
+    end = 2 if text.endswith("\r\n") else 1 if text.endswith("\n") else 0
+    return text[: len(text) - end]
