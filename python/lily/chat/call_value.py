@@ -37,6 +37,19 @@ class _QuotedCall:
     parameter_is_open: bool = False
 
 
+@dataclass
+class _OtherParameters:
+    """Parameters without this one's closing tag before them: the next ones, if it was left out, or quoted ones.
+
+    They are quoted if text follows one of them, or one more closing tag, which is this one's. If the call ends behind
+    them, they are the next ones.
+    """
+
+    end: int  # of this value, if they are the next ones
+    names: list[str]
+    is_open: bool = True  # the last one
+
+
 class CallValue:
     """The value of one parameter, read from its opening tag on.
 
@@ -72,7 +85,8 @@ class CallValue:
         self._quoted_calls: list[_QuotedCall] = []
         self._quoted_parameters = 0  # on lines of their own
         self._quoted_in_line: int | None = None  # the end of a tag in running text
-        self._next: Tag | None = None  # the next parameter, if this one's closing tag was left out
+        self._passed: tuple[int, int] | None = None  # a closing tag taken for a quoted one, and what follows it
+        self._others: _OtherParameters | None = None
         self._damaged_end: int | None = None  # the first
 
     def find_end(self, *, truncated: bool) -> int | None:
@@ -149,9 +163,13 @@ class CallValue:
             self._quoted_calls[-1].parameter_is_open = True
         elif not self._text.begins_line(tag):
             self._quoted_in_line = tag.end
+        elif self._others is not None:
+            self._others.names.append(tag.name)
+            self._others.is_open = True
         elif self._can_follow(tag.name) and self._damaged_end is None and not self._quoted_parameters:
-            if self._next is None:
-                self._next = tag
+            passed = self._passed
+            end = tag.start if passed is None or passed[1] != tag.start else passed[0]
+            self._others = _OtherParameters(end, [tag.name])
         elif self._text.line_ends(tag.end):
             self._quoted_parameters += 1
         else:
@@ -167,15 +185,22 @@ class CallValue:
         ending = self._ending(tag)
         if ending is None:
             return None
-        if self._next is not None:
-            if ending != "text":
-                return self._next.start
-            self._next = None
-            self._quoted_parameters += 1
+        others = self._others
+        if others is not None and others.is_open:
+            others.is_open = False
+            if ending == "end of call" or (ending == "damaged end" and self.flat):
+                return others.end
+            if ending == "damaged end":
+                self._note_damaged_end(others.end)
+            if ending != "next parameter":
+                self._others = None
+            return False
+        self._others = None
         if ending == "end of call" or (ending == "next parameter" and not self._quoted_parameters):
             return tag.start
         if self._quoted_parameters:
             self._quoted_parameters -= 1
+            self._passed = (tag.start, self._text.skip_space(tag.end))
         elif ending == "damaged end":
             self._note_damaged_end(tag.start)
             if self.flat:
@@ -220,8 +245,7 @@ class CallValue:
         if follower is None:
             return None
         if follower.kind == PARAMETER:
-            excluded = () if self._next is None else (self._next.name,)
-            return "next parameter" if self._can_follow(follower.name, excluded) else "text"
+            return "next parameter" if self._can_follow(follower.name) else "text"
         if follower.kind == "end":
             return "end of call"
         if follower.kind == CLOSE_FUNCTION:
@@ -256,9 +280,9 @@ class CallValue:
             return None
         return "end of call" if follower.kind == "end" else "damaged end"
 
-    def _can_follow(self, name: str, excluded: Collection[str] = ()) -> bool:
+    def _can_follow(self, name: str) -> bool:
         """Whether a parameter may be the next one."""
-        if name in self._given or name in excluded:
+        if name in self._given or (self._others is not None and name in self._others.names):
             return False
         schema = self._tools.parameters(self._function)
         declared = self._tools.properties(self._function)
@@ -273,8 +297,8 @@ class CallValue:
         return start is not None and "\n" not in self._text.slice(start, tag.start)
 
     def _possible_ends(self) -> list[int]:
-        next_start = None if self._next is None else self._next.start
-        return [end for end in (self._damaged_end, next_start) if end is not None]
+        others = None if self._others is None else self._others.end
+        return [end for end in (self._damaged_end, others) if end is not None]
 
     def _note_damaged_end(self, at: int) -> None:
         if self._damaged_end is None:

@@ -387,6 +387,7 @@ class Chat:
             reasoning=thinking_is_open(prompt.text),
             tools=None if choice.mode == "none" else prompt.schemas,
             call_deltas=options.call_deltas,
+            parallel_calls=options.parallel_tool_calls,
         )
         control = TurnControl(
             model.tokenizer,
@@ -399,7 +400,15 @@ class Chat:
         generation = session.generation(
             options.max_tokens, sampling=sampling, logprobs=options.logprobs, mask=control.mask
         )
-        return Turn(model.tokenizer, generation, parser, control, options.stop, self._cancelled.is_set)
+        return Turn(
+            model.tokenizer,
+            generation,
+            parser,
+            control,
+            options.stop,
+            self._cancelled.is_set,
+            logprobs=options.logprobs is not None,
+        )
 
     def _render(self, messages: list[dict[str, Any]], *, generation: bool) -> str:
         template = self._model.chat_template
@@ -410,7 +419,7 @@ class Chat:
 
     def _remember(self, prompt: TurnPrompt, turn: Turn) -> None:
         """Keep the ids of a turn that is whole."""
-        if not turn.ended_by_model:
+        if not turn.is_whole:
             return
         answer = normalize_messages([*prompt.normal, turn.message], later_system=self._later_system)
         conversation = self._render(answer, generation=False)

@@ -30,7 +30,11 @@ FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token and the natural logarithm of its probability; `top` holds the most probable ones at its place."""
+    """A token and the natural logarithm of its probability; `top` holds the most probable ones at its place.
+
+    In a piece of text, `token` and `bytes` are the part of the token that belongs to that text: joined, they are the
+    text. A character of several tokens is the `token` of the last one. A token that was put in has the logarithm 0.
+    """
 
     token: str
     id: int
@@ -145,11 +149,14 @@ class Done:
     ----------
     finish_reason : str
         "stop": the model ended its turn, or a stop string came; "length": max_tokens or the context's end;
-        "tool_calls": it ended its turn and made at least one call; "cancelled": `Chat.cancel` was called.
+        "tool_calls": it ended its turn and made at least one call, or has made the one call that is allowed;
+        "cancelled": `Chat.cancel` was called.
     stop_string : str, optional
         The stop string that ended the turn.
     partial_tool_call : str
         Text of a tool call that the end of the turn cut off; it must not be executed.
+    warnings : tuple of str
+        What is wrong with the answer although it came to its end, such as one that ended inside its thinking.
     """
 
     finish_reason: FinishReason
@@ -157,6 +164,7 @@ class Done:
     timings: Timings = Timings()
     stop_string: str | None = None
     partial_tool_call: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 Event = ReasoningDelta | ContentDelta | ToolCallDelta | ToolCallEvent | Done

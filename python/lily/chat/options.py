@@ -37,19 +37,19 @@ class TurnOptions:
         "auto": as the checkpoint's generation_config.json says; the name of a profile of `Sampling.profile`; or all
         of it.
     stop : str or iterable of str
-        Strings that end the answer; they are looked for in its content, not in thinking and calls.
+        Strings that end the answer; they are looked for in its content, not in thinking and calls nor across calls.
     response_format : mapping, optional
         The form of the answer, see `lily.chat.grammars.answer_grammar`. It holds after the thinking.
     tool_choice : str or mapping, optional
         "auto", "none", "required", or a mapping that names a tool.
     parallel_tool_calls : bool
-        False: a forced turn makes one call only.
+        False: the answer ends with its first call.
     max_thinking_tokens : int, optional
         Ends the thinking after that many tokens with `thinking_end`; the answer follows.
     thinking_end : str
         The model's words before it stops thinking.
     logprobs : int, optional
-        Report the log-probability of each token, and of that many most probable ones.
+        Report the log-probability of each token, and of that many most probable ones; see `TokenLogprob`.
     call_deltas : bool
         Yield pieces of tool calls as they are written, besides the complete calls.
     """

@@ -100,6 +100,7 @@ class OutputParser:
         self._think_searched = 0  # characters of the buffer in which no </think> begins
         self._writers: list[CallWriter] = []  # of the calls that the reader has begun
         self._calls: list[ToolCall] = []
+        self._left_out = False  # a call behind the one that is allowed
         self.ended = False  #: no more is taken: the one call that is allowed has come
         self.partial_tool_call = ""  #: text of a call that the end of the output cut off
 
@@ -114,6 +115,11 @@ class OutputParser:
     def in_reasoning(self) -> bool:
         """Whether the thinking block is open, perhaps with a call inside."""
         return self._reasoning
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was left out behind the call that has ended the output."""
+        return not self._left_out and not self._buffer.text.strip()
 
     @property
     def call_count(self) -> int:
@@ -147,6 +153,9 @@ class OutputParser:
 
     def _take_in(self, text: str) -> None:
         # What is consumed is cut off the buffer, which is cheap as long as the buffer is short.
+        if self.ended:
+            self._left_out = self._left_out or bool(text.strip())
+            return
         for start in range(0, len(text), _CHUNK):
             self._buffer.append(text[start : start + _CHUNK])
             while not self.ended and self._advance(final=False, truncated=False):
@@ -339,6 +348,7 @@ class OutputParser:
 
     def _make(self, call: ReadCall, writer: CallWriter) -> None:
         if self.ended:
+            self._left_out = True
             return
         made = ToolCall(call.name, call.arguments, writer.id)
         self._calls.append(made)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from lily.chat.control import TurnControl
 from lily.chat.events import (
@@ -15,17 +17,19 @@ from lily.chat.events import (
     Timings,
     TokenLogprob,
     ToolCall,
-    ToolCallDelta,
     ToolCallEvent,
     Usage,
 )
 from lily.chat.output_parser import OutputParser, ParsedPiece
 from lily.chat.stop_strings import StopStrings
+from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError
 from lily.generation import GeneratedToken, Generation
 from lily.text import Tokenizer
 
 __all__ = ["Turn"]
+
+_ENDED_IN_THINKING = "the answer ended inside its thinking"
 
 
 class Turn:
@@ -40,7 +44,7 @@ class Turn:
     finish_reason : str, optional
         None while it goes on.
     ended_by_model : bool
-        Whether the model ended its turn, so that the output is whole.
+        Whether the model ended its turn.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Turn:
         control: TurnControl,
         stop: Sequence[str],
         is_cancelled: Callable[[], bool],
+        *,
+        logprobs: bool = False,
     ) -> None:
         self.content = ""
         self.reasoning = ""
@@ -64,7 +70,8 @@ class Turn:
         self._stop = StopStrings(stop)
         self._is_cancelled = is_cancelled
         self._detokenizer = tokenizer.detokenizer()
-        self._logprobs: list[TokenLogprob] = []
+        self._spans = TokenSpans() if logprobs else None
+        self._undelivered: deque[tuple[int, int]] = deque()  # places and lengths of the content in the stop strings
         self._began = time.perf_counter()
         self.generation_seconds = 0.0
 
@@ -77,6 +84,11 @@ class Turn:
         if self.tool_calls:
             message["tool_calls"] = [call.as_message_part() for call in self.tool_calls]
         return message
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the output is all that the model had to say, and all of it is in the message."""
+        return self._parser.is_whole if self._parser.ended else self.ended_by_model
 
     @property
     def tokens(self) -> list[int]:
@@ -94,7 +106,12 @@ class Turn:
             Timings(prefill_seconds, self.generation_seconds),
             stop_string=self._stop.matched,
             partial_tool_call=self._parser.partial_tool_call,
+            warnings=self._warnings(),
         )
+
+    def _warnings(self) -> tuple[str, ...]:
+        in_thinking = self.ended_by_model and self._parser.in_reasoning and not self.tool_calls
+        return (_ENDED_IN_THINKING,) if in_thinking else ()
 
     def events(self) -> Iterator[Event]:
         """Generate to the end; `done` is left to the caller."""
@@ -105,14 +122,14 @@ class Turn:
         if self.finish_reason is None:
             self._finish_reason_of_generation()
         truncated = not self.ended_by_model
-        yield from self._deliver(self._parser.feed(self._detokenizer.finish()))
+        rest = self._detokenizer.finish()
+        if self._spans is not None:
+            self._spans.add_text(rest)
+        yield from self._deliver(self._parser.feed(rest))
         if self._stop.matched is None:
             yield from self._deliver(self._parser.finish(truncated=truncated))
         if self._stop.matched is None:
-            rest = self._stop.finish()
-            if rest:
-                self.content += rest
-                yield ContentDelta(rest, self._take_logprobs())
+            yield from self._content(self._stop.finish())
         elif self.finish_reason != "cancelled":
             self.finish_reason = "stop"
         if self.ended_by_model and self.tool_calls and self._stop.matched is None:
@@ -123,55 +140,72 @@ class Turn:
         yield from self._put_in()
         for token in generation:
             self._control.accept(token.id)
-            if token.logprob is not None:
-                self._logprobs.append(self._described(token))
-            yield from self._feed(token.id)
+            yield from self._feed(token)
             if self._stop.matched is not None:
                 self.finish_reason = "stop"
                 return
             if self._is_cancelled():
                 self.finish_reason = "cancelled"
                 return
+            if self._parser.ended:
+                self.finish_reason = "tool_calls"
+                return
             yield from self._put_in()
 
     def _put_in(self) -> Iterator[Event]:
         for token in self._generation.force(self._control.forced()):
             self._control.accept(token, forced=True)
-            yield from self._feed(token)
+            yield from self._feed(GeneratedToken(token, 0.0))  # certain to come
 
-    def _feed(self, token: int) -> Iterator[Event]:
+    def _feed(self, token: GeneratedToken) -> Iterator[Event]:
         self.generation_seconds = time.perf_counter() - self._began
-        if self._tokenizer.is_special(token):
+        if self._tokenizer.is_special(token.id):
             return  # a control token is not text
-        yield from self._deliver(self._parser.feed(self._detokenizer.feed(token)))
+        text = self._detokenizer.feed(token.id)
+        if self._spans is not None:
+            self._spans.add(self._described(token), text)
+        yield from self._deliver(self._parser.feed(text))
 
     def _deliver(self, pieces: Sequence[ParsedPiece]) -> Iterator[Event]:
         for piece in pieces:
             if self._stop.matched is not None:
                 return
-            if isinstance(piece, ToolCallDelta):
-                self._logprobs.clear()
-                yield piece
-            elif isinstance(piece, ToolCallEvent):
-                self._logprobs.clear()
-                self.tool_calls.append(piece.call)
-                yield piece
+            if isinstance(piece, ContentDelta):
+                self._undelivered.append((piece.start, len(piece.text)))
+                yield from self._content(self._stop.feed(piece.text))
             elif isinstance(piece, ReasoningDelta):
                 self.reasoning += piece.text
-                yield ReasoningDelta(piece.text, self._take_logprobs())
+                yield replace(piece, logprobs=self._logprobs_of(piece.text, piece.start))
             else:
-                text = self._stop.feed(piece.text)
-                if text:
-                    self.content += text
-                    yield ContentDelta(text, self._take_logprobs())
+                # No stop string reaches across a call.
+                yield from self._content(self._stop.finish())
+                if isinstance(piece, ToolCallEvent):
+                    self.tool_calls.append(piece.call)
+                yield piece
+
+    def _content(self, text: str) -> Iterator[Event]:
+        """Content that the stop strings have let through."""
+        if not text:
+            return
+        self.content += text
+        begin = self._undelivered[0][0]
+        logprobs: list[TokenLogprob] = []
+        taken = 0
+        while taken < len(text):
+            start, length = self._undelivered.popleft()
+            part = text[taken : taken + length]
+            if len(part) < length:
+                self._undelivered.appendleft((start + len(part), length - len(part)))
+            logprobs += self._logprobs_of(part, start)
+            taken += len(part)
+        yield ContentDelta(text, tuple(logprobs), start=begin)
 
     def _finish_reason_of_generation(self) -> None:
         self.ended_by_model = self._generation.finish_reason == "stop"
         self.finish_reason = "stop" if self.ended_by_model else "length"
 
-    def _take_logprobs(self) -> tuple[TokenLogprob, ...]:
-        taken, self._logprobs = tuple(self._logprobs), []
-        return taken
+    def _logprobs_of(self, text: str, start: int) -> tuple[TokenLogprob, ...]:
+        return () if self._spans is None else self._spans.take(text, start)
 
     def _described(self, token: GeneratedToken) -> TokenLogprob:
         top = tuple(self._logprob(id_, value) for id_, value in token.top_logprobs)
