@@ -65,7 +65,17 @@ def test_workflows_have_the_keys_that_github_knows(path: Path) -> None:
         assert set(needs) <= set(workflow["jobs"]), name
         for step in job["steps"]:
             assert set(step) <= STEP_KEYS and ("run" in step) != ("uses" in step), (name, step)
-            assert "uses" not in step or re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]), step
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> None:
+    """A tag can be moved to other code; a commit cannot. One action has one commit everywhere."""
+    text = path.read_text()
+    pinned = re.findall(r"uses: actions/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)
+    assert pinned and len(pinned) == text.count("uses:"), path.name
+    commits = {tuple(line.split()) for other in WORKFLOWS for line in re.findall(r"uses: (\S+@.*)", other.read_text())}
+    actions = [action.partition("@")[0] for action, *_ in commits]
+    assert len(actions) == len(set(actions)), sorted(commits)
 
 
 def test_expressions_name_what_the_job_has() -> None:
