@@ -7,21 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parsing import parse, parse_with_deltas, pieces_of, tool
 
+from fuzz.call_texts import TYPES, cuts, json_values, schemas, texts
 from lily.chat.argument_values import convert
 from lily.text import ChatTemplate
 
 SCHEMA = {"n": {"type": "integer"}, "o": {"type": "object"}, "s": {"type": "string"}}
 TOOLS = [tool("f", ["n"], **SCHEMA), tool("g")]
-FRAGMENTS = [
-    "<tool_call>", "</tool_call>", "<function=f>", "<function=g>", "<function=h>", "</function>", "<parameter=n>",
-    "<parameter=s>", "<parameter=o>", "</parameter>", "<think>", "</think>", "\n", "\r\n", " ", "<", ">", "</", "{",
-    '{"name": "f", "arguments": {"n": 1}}', '{"a": [1]}', "}", "7", "3.0", "text", "\u00e9\U0001f600", "<function=",
-    "<parameter=", "<tool_", "</func", "\u2028", "\x00", '"', "`", "```", "\n```\n", "\n~~~~\n", "\n\n", "</thi",
-    "<tool_call>\n<function=f>\n<parameter=s>\n", "\n</parameter>\n</function>\n</tool_call>", "</parameter>\n",
-    "<tool_call>\n<function=g>\n</function>\n</tool_call>", "\n    ", "- ", "> ",
-]  # fmt: skip
-texts = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=24).map("".join)
-cuts = st.lists(st.integers(0, 200), max_size=12)
 fast = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -50,16 +41,6 @@ def test_cuts_do_not_matter_and_nothing_fails(text, borders, reasoning, with_too
         assert whole["content"] == text
     kept = whole["reasoning"] + whole["content"]
     assert is_subsequence(kept, text)
-
-
-numbers = st.floats(allow_nan=False, allow_infinity=False)
-strings = st.text(st.characters(codec="utf-8"), max_size=12)
-json_values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), numbers, strings),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(strings, inner, max_size=3)),
-    max_leaves=6,
-)
-TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
 def _schema_of(value):
@@ -92,22 +73,6 @@ def test_what_the_template_writes_reads_back(template_text, calls, borders):
 @pytest.fixture(scope="module")
 def template_text(tiny):
     return (tiny / "chat_template.jinja").read_text(encoding="utf-8")
-
-
-schemas = st.recursive(
-    st.one_of(
-        st.just({}),
-        st.builds(lambda kind: {"type": kind}, st.sampled_from([*TYPES.values(), "null", "odd", 3])),
-        st.builds(lambda kinds: {"type": kinds}, st.lists(st.sampled_from([*TYPES.values(), "null"]), max_size=3)),
-        st.builds(lambda choices: {"enum": choices}, st.lists(json_values, max_size=3)),
-        st.just({"$ref": "#/$defs/x"}),
-        st.just({"$ref": "#"}),
-        st.none(),
-    ),
-    lambda inner: st.builds(lambda word, branches: {word: branches}, st.sampled_from(["anyOf", "oneOf", "allOf"]),
-                            st.lists(inner, max_size=3)),
-    max_leaves=5,
-)  # fmt: skip
 
 
 @fast

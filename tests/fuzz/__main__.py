@@ -1,0 +1,11 @@
+"""Runs fuzz targets: python -m tests.fuzz --minutes 60 [target ...]"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as pytest has it
+
+from fuzz.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())
