@@ -1,9 +1,20 @@
-# The C++ tests of the kernels: plain programs that exit with 1 and say what failed.
+# The C++ tests of kernels and of the Metal device: plain programs that exit with 1 and say what failed.
 enable_testing()
+set(test_library lily_engine)
+if(LILY_SANITIZE)
+  # The part that they test: the rest takes minutes to build with a sanitizer.
+  get_target_property(tested_sources lily_engine SOURCES)
+  list(FILTER tested_sources INCLUDE REGEX "/(cpu|device/metal)/")
+  add_library(lily_tested STATIC EXCLUDE_FROM_ALL ${tested_sources})
+  target_include_directories(lily_tested PUBLIC src/lily_core)
+  target_link_libraries(lily_tested PUBLIC Threads::Threads ${CMAKE_DL_LIBS} PRIVATE lily_warnings)
+  set(test_library lily_tested)
+endif()
 file(GLOB test_sources CONFIGURE_DEPENDS tests/cpp/test_*.cpp)
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
-  target_link_libraries(${name} PRIVATE lily_engine lily_warnings)
+  target_link_libraries(${name} PRIVATE ${test_library} lily_warnings)
   add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600)  # seconds, on a loaded machine under a sanitizer
 endforeach()
