@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lily import _core
-from lily.checkpoint.json_file import parse_json_object, show
+from lily.checkpoint.json_file import parse_json_object
+from lily.checkpoint.show import show
 from lily.errors import CheckpointError, ContextOverflowError
 from lily.regular_file import read_at
 
