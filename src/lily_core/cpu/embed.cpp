@@ -1,5 +1,5 @@
-// cpu/embed.cpp -- one row of an embedding matrix, dequantized.
-#include "cpu/cpu_backend.h"
+// cpu/embed.cpp -- dequantizes one row of an embedding matrix.
+#include "cpu/embed.h"
 
 namespace lily::cpu {
 

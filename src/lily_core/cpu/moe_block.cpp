@@ -1,12 +1,12 @@
-// cpu/moe_block.cpp -- mixture of experts: routing, grouping of rows by expert, and the experts' products.
+// cpu/moe_block.cpp -- routes rows to experts and computes each expert once for all its rows.
 //
 // A row's contributions are added to the residual stream in ascending order of expert, the shared expert last,
 // whatever the other rows of the chunk are.
+#include "cpu/moe_block.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
-#include "cpu/cpu_backend.h"
 
 namespace lily::cpu {
 namespace {
@@ -21,11 +21,11 @@ constexpr std::int64_t kManyRows = 64;
 }  // namespace
 
 // Softmax over all experts, the num_experts_per_tok most probable (ties: lower index), renormalised if configured.
-void CpuBackend::route_row(std::int64_t row) {
+void MoeBlock::route_row(const Arrays& arrays, std::int64_t row) {
   const std::int64_t experts = config_.num_experts;
   const std::int64_t chosen = config_.num_experts_per_tok;
-  float* probability = router_ + row * experts;
-  kernels_.softmax(probability, experts, probability);
+  float* probability = arrays.router + row * experts;
+  compute_.kernels().softmax(probability, experts, probability);
   std::int32_t* expert = chosen_expert_.data() + row * chosen;
   float* weight = chosen_weight_.data() + row * chosen;
   std::int64_t count = 0;
@@ -46,8 +46,8 @@ void CpuBackend::route_row(std::int64_t row) {
 }
 
 // Counting sort of the assignments by expert; rows stay in order inside an expert. The shared expert takes every row.
-void CpuBackend::group_by_expert(const MoeWeights& moe) {
-  const std::int64_t rows = input_.row_count();
+void MoeBlock::group_by_expert(const MoeWeights& moe, const Arrays& arrays) {
+  const std::int64_t rows = arrays.rows;
   const std::int64_t chosen = config_.num_experts_per_tok;
   const auto routed = static_cast<std::size_t>(rows * chosen);
   expert_begin_.assign(static_cast<std::size_t>(config_.num_experts) + 1, 0);
@@ -75,18 +75,19 @@ void CpuBackend::group_by_expert(const MoeWeights& moe) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::size_t place = routed + static_cast<std::size_t>(row);
     assignment_row_[place] = static_cast<std::int32_t>(row);
-    assignment_weight_[place] = 1.0F / (1.0F + std::exp(-shared_gate_[row]));
+    assignment_weight_[place] = 1.0F / (1.0F + std::exp(-arrays.shared_gate[row]));
   }
 }
 
 // silu(gate) * up for rows [row_begin, row_end) of the intermediate values of the experts' group at `index`.
-void CpuBackend::expert_gate_up(std::size_t index, std::int64_t row_begin, std::int64_t row_end, std::int64_t worker) {
+void MoeBlock::gate_up(const Arrays& arrays, const Activations& input, std::size_t index, std::int64_t row_begin,
+                       std::int64_t row_end, std::int64_t worker) {
   const ExpertGroup& group = groups_[index];
   const MlpWeights& mlp = *group.mlp;
   const bool shared = &group == &groups_.back();
   const std::int64_t width = mlp.gate_proj.rows;
-  float* act = shared ? shared_act_ : expert_act_ + group.begin * width;
-  AlignedBuffer<float>& up = scratch(worker).tile;
+  float* act = shared ? arrays.shared_act : arrays.expert_act + group.begin * width;
+  AlignedBuffer<float>& up = compute_.scratch(worker).tile;
   const std::int64_t stride = row_end - row_begin;
   up.reserve(group.count * stride);
   const std::int32_t* rows = assignment_row_.data() + group.begin;
@@ -96,18 +97,18 @@ void CpuBackend::expert_gate_up(std::size_t index, std::int64_t row_begin, std::
     up_block.next_weight = &groups_[shared ? 0 : index + 1].mlp->gate_proj;
     up_block.next_row = 0;
   }
-  multiply_block(gate_block, input_, rows, group.count, act, width, worker);
-  multiply_block(up_block, input_, rows, group.count, up.data() - row_begin, stride, worker);
+  compute_.multiply_block(gate_block, input, rows, group.count, act, width, worker);
+  compute_.multiply_block(up_block, input, rows, group.count, up.data() - row_begin, stride, worker);
   for (std::int64_t i = 0; i < group.count; ++i) {
     float* gate = act + i * width + row_begin;
-    kernels_.silu_multiply(gate, up.data() + i * stride, stride, gate);
+    compute_.kernels().silu_multiply(gate, up.data() + i * stride, stride, gate);
   }
 }
 
 // Adds rows [row_begin, row_end) of every expert's output to the residual stream.
-void CpuBackend::expert_down(std::int64_t first_needed_row, std::int64_t row_begin, std::int64_t row_end,
-                             std::int64_t worker) {
-  AlignedBuffer<float>& tile = scratch(worker).tile;
+void MoeBlock::down(const Arrays& arrays, Chunk& chunk, std::int64_t row_begin, std::int64_t row_end,
+                    std::int64_t worker) {
+  AlignedBuffer<float>& tile = compute_.scratch(worker).tile;
   const std::int64_t stride = row_end - row_begin;
   for (const ExpertGroup& group : groups_) {
     const bool shared = &group == &groups_.back();
@@ -115,62 +116,77 @@ void CpuBackend::expert_down(std::int64_t first_needed_row, std::int64_t row_beg
     const ExpertGroup& next = shared ? groups_.front() : *(&group + 1);
     const WeightBlock block{group.mlp->down_proj, row_begin, row_end, &next.mlp->down_proj,
                             shared ? row_end : row_begin};
-    multiply_block(block, shared ? shared_output_ : output_, act_row_.data() + group.begin, group.count,
-                   tile.data() - row_begin, stride, worker);
+    compute_.multiply_block(block, shared ? shared_output_ : chunk.output(), act_row_.data() + group.begin, group.count,
+                            tile.data() - row_begin, stride, worker);
     for (std::int64_t i = 0; i < group.count; ++i) {
       const auto assignment = static_cast<std::size_t>(group.begin + i);
-      float* out = hidden_row(first_needed_row + assignment_row_[assignment]) + row_begin;
-      kernels_.axpy(assignment_weight_[assignment], tile.data() + i * stride, stride, out);
+      float* out = chunk.hidden(arrays.first_needed_row + assignment_row_[assignment]) + row_begin;
+      compute_.kernels().axpy(assignment_weight_[assignment], tile.data() + i * stride, stride, out);
     }
   }
 }
 
-void CpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
-  const std::int64_t rows = rows_ - first_needed_row;
-  if (rows == 0) return;
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  const MoeWeights& moe = weights.moe;
-  const std::int64_t chosen = config_.num_experts_per_tok;
-  workspace_.divide({{&router_, rows * config_.num_experts},
-                     {&shared_gate_, rows},
-                     {&expert_act_, rows * chosen * config_.moe_intermediate_size},
-                     {&shared_act_, rows * config_.shared_expert_intermediate_size}});
-  chosen_expert_.resize(static_cast<std::size_t>(rows * chosen));
-  chosen_weight_.resize(static_cast<std::size_t>(rows * chosen));
+MoeBlock::Arrays MoeBlock::allocate(Chunk& chunk, std::int64_t first_needed_row) {
+  const std::int64_t rows = chunk.rows() - first_needed_row;
+  const std::int64_t chosen = rows * config_.num_experts_per_tok;
+  Arrays arrays{.rows = rows, .first_needed_row = first_needed_row};
+  chunk.workspace().divide({{&arrays.router, rows * config_.num_experts},
+                            {&arrays.shared_gate, rows},
+                            {&arrays.expert_act, chosen * config_.moe_intermediate_size},
+                            {&arrays.shared_act, rows * config_.shared_expert_intermediate_size}});
+  chosen_expert_.resize(static_cast<std::size_t>(chosen));
+  chosen_weight_.resize(static_cast<std::size_t>(chosen));
+  return arrays;
+}
 
-  const MlpWeights& any = moe.experts.front();
-  const MlpWeights& shared = moe.shared_expert;
-  normalize_rows(
-      first_needed_row, weights.post_attention_layernorm,
-      {&moe.router, &moe.shared_expert_gate, &any.gate_proj, &any.up_proj, &shared.gate_proj, &shared.up_proj});
-  multiply({{&moe.router, router_}, {&moe.shared_expert_gate, shared_gate_}}, input_);
-  for_rows(0, rows, [&](std::int64_t row, std::int64_t) { route_row(row); });
-  group_by_expert(moe);
-
-  // The shared expert, the longest group, goes first so that the threads end together.
-  const std::int64_t group_count = static_cast<std::int64_t>(groups_.size());
-  const std::int64_t input_rows =
-      rows < kManyRows ? task_rows(group_count * config_.moe_intermediate_size, rows) : kInputTaskRows;
+// The shared expert, the longest group, goes first so that the threads end together.
+void MoeBlock::gate_up_all(const Arrays& arrays, Chunk& chunk) {
+  const auto group_count = static_cast<std::int64_t>(groups_.size());
+  const std::int64_t input_rows = arrays.rows < kManyRows
+                                      ? compute_.task_rows(group_count * config_.moe_intermediate_size, arrays.rows)
+                                      : kInputTaskRows;
   const std::int64_t shared_tasks = task_count(config_.shared_expert_intermediate_size, input_rows);
   const std::int64_t expert_tasks = task_count(config_.moe_intermediate_size, input_rows);
   const std::int64_t routed_groups = group_count - 1;
-  pool_.parallel_for(shared_tasks + routed_groups * expert_tasks, [&](std::int64_t task, std::int64_t worker) {
+  compute_.parallel_for(shared_tasks + routed_groups * expert_tasks, [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t routed_task = task - shared_tasks;
     const std::int64_t index = routed_task < 0 ? routed_groups : routed_task / expert_tasks;
     const std::int64_t begin = (routed_task < 0 ? task : routed_task % expert_tasks) * input_rows;
     const std::int64_t width =
         routed_task < 0 ? config_.shared_expert_intermediate_size : config_.moe_intermediate_size;
-    expert_gate_up(static_cast<std::size_t>(index), begin, std::min(begin + input_rows, width), worker);
+    gate_up(arrays, chunk.input(), static_cast<std::size_t>(index), begin, std::min(begin + input_rows, width), worker);
   });
-  output_.bind(expert_act_, rows * chosen, config_.moe_intermediate_size, {&any.down_proj});
-  shared_output_.bind(shared_act_, rows, config_.shared_expert_intermediate_size, {&shared.down_proj});
-  quantize_all(output_);
-  quantize_all(shared_output_);
-  const std::int64_t output_rows = task_rows(config_.hidden_size, rows);
-  pool_.parallel_for(task_count(config_.hidden_size, output_rows), [&](std::int64_t task, std::int64_t worker) {
+}
+
+void MoeBlock::down_all(const MoeWeights& moe, const Arrays& arrays, Chunk& chunk) {
+  Activations& output = chunk.output();
+  output.bind(arrays.expert_act, arrays.rows * config_.num_experts_per_tok, config_.moe_intermediate_size,
+              {&moe.experts.front().down_proj});
+  shared_output_.bind(arrays.shared_act, arrays.rows, config_.shared_expert_intermediate_size,
+                      {&moe.shared_expert.down_proj});
+  compute_.quantize(output);
+  compute_.quantize(shared_output_);
+  const std::int64_t output_rows = compute_.task_rows(config_.hidden_size, arrays.rows);
+  compute_.parallel_for(task_count(config_.hidden_size, output_rows), [&](std::int64_t task, std::int64_t worker) {
     const std::int64_t begin = task * output_rows;
-    expert_down(first_needed_row, begin, std::min(begin + output_rows, config_.hidden_size), worker);
+    down(arrays, chunk, begin, std::min(begin + output_rows, config_.hidden_size), worker);
   });
+}
+
+void MoeBlock::run(const LayerWeights& weights, Chunk& chunk, std::int64_t first_needed_row) {
+  if (first_needed_row == chunk.rows()) return;
+  const MoeWeights& moe = weights.moe;
+  const Arrays arrays = allocate(chunk, first_needed_row);
+  const MlpWeights& any = moe.experts.front();
+  const MlpWeights& shared = moe.shared_expert;
+  chunk.normalize(
+      first_needed_row, chunk.rows(), weights.post_attention_layernorm,
+      {&moe.router, &moe.shared_expert_gate, &any.gate_proj, &any.up_proj, &shared.gate_proj, &shared.up_proj});
+  compute_.multiply({{&moe.router, arrays.router}, {&moe.shared_expert_gate, arrays.shared_gate}}, chunk.input());
+  compute_.for_rows(0, arrays.rows, [&](std::int64_t row) { route_row(arrays, row); });
+  group_by_expert(moe, arrays);
+  gate_up_all(arrays, chunk);
+  down_all(moe, arrays, chunk);
 }
 
 }  // namespace lily::cpu

@@ -1,4 +1,4 @@
-// engine/backend.h -- what the forward pass asks of a device: whole blocks of the model, for a chunk of rows or one.
+// engine/backend.h -- what a session asks of a processor: prefill, score and step, on states of its own making.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class SessionState {
  public:
   virtual ~SessionState() = default;
   [[nodiscard]] std::int64_t position() const { return position_; }
-  // After all blocks of a chunk: the chunk's rows are now part of the past.
+  // The rows just computed are now part of the past.
   void advance(std::int64_t rows) { position_ += rows; }
   // Back to the empty sequence; keeps allocations that nobody shares.
   virtual void reset() = 0;
@@ -74,9 +74,22 @@ struct DeviceChoice {
   friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
 };
 
-// One chunk at a time: begin_chunk, every layer's mixer and MoE block in order, then head or score.
-// The residual stream of the chunk lives in the backend. A block whose `first_needed_row` is positive may leave
-// the residual rows below it undefined, as nothing reads them any more (last layer of a prompt).
+enum class BlockKind : std::uint8_t { embedding, mixer, moe };
+// Called behind a block with the residual stream: [rows, hidden_size].
+using BlockObserver = std::function<void(std::int64_t layer, BlockKind kind, std::span<const float> residual)>;
+
+// One sequence's part in a step.
+struct StepRow {
+  SessionState* state = nullptr;
+  std::int32_t token = 0;              // to append
+  std::optional<DeviceChoice> choice;  // how a device may pick the token after it
+  std::span<float> logits;             // [vocab_size] behind `token`; empty where read_logits() will do
+  // Result: the token that the device picked by `choice`, whose step it has started. Nothing: the caller picks.
+  std::optional<std::int32_t> picked;
+};
+
+// Computes on states: prompts in chunks, and steps that append one token to each of their rows' sequences. A call
+// either completes and advances the states, or throws; then SessionState::is_whole_at() tells what is left.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -85,37 +98,30 @@ class Backend {
   [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
   // Whether the mapped weights are read while it computes; otherwise it has copies of its own.
   [[nodiscard]] virtual bool reads_mapped_weights() const { return true; }
-  // Rows that one chunk may hold.
+  // Most ids of one prefill() or score().
   [[nodiscard]] virtual std::int64_t max_chunk_rows() const = 0;
-  virtual void begin_chunk(std::span<const std::int32_t> ids) = 0;
-  virtual void gdn_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) = 0;
-  virtual void attention_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) = 0;
-  virtual void moe_block(std::int64_t layer, std::int64_t first_needed_row) = 0;
-  // Logits of one row of the chunk: [vocab_size] float32.
-  virtual void head(std::int64_t row, std::span<float> logits) = 0;
-  // For rows 0.. of the chunk: the log-probability of targets[row], NaN where a logit is not finite, and the most
-  // probable token.
-  virtual void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
-                     std::span<std::int32_t> argmax) = 0;
 
-  // One row of the chunk's residual stream [hidden_size] behind the latest block; nothing where the backend does not
-  // keep it for the host.
-  [[nodiscard]] virtual std::span<const float> residual(std::int64_t /*row*/) const { return {}; }
-
-  // Decoding on a device has passes of its own, only where has_steps(); it may pick tokens itself and run ahead of the
-  // host, only where picks_tokens().
-  [[nodiscard]] virtual bool has_steps() const { return false; }
-  [[nodiscard]] virtual bool picks_tokens() const { return false; }
-  // Starts to compute `token` on top of the state; what was started before for another token is given up.
-  virtual void begin_step(SessionState& /*state*/, std::int32_t /*token*/,
-                          const std::optional<DeviceChoice>& /*choice*/) {}
-  // Computes `token` as a chunk of one row would, and advances the state. Returns the token that the device picked by
-  // `choice`; the step of that token has been started. Nothing when it did not pick: then the caller does.
-  virtual std::optional<std::int32_t> step(SessionState& /*state*/, std::int32_t /*token*/,
-                                           const std::optional<DeviceChoice>& /*choice*/) {
-    return std::nullopt;
+  // Appends a chunk of a prompt. `logits`: [vocab_size] of its last row, or empty where nobody needs them.
+  virtual void prefill(SessionState& state, std::span<const std::int32_t> ids, std::span<float> logits) = 0;
+  // Appends a chunk as prefill() does, and shows the residual stream behind every block; false, with nothing done, where
+  // the backend does not keep it for the host.
+  [[nodiscard]] virtual bool trace(SessionState& /*state*/, std::span<const std::int32_t> /*ids*/,
+                                   const BlockObserver& /*observe*/) {
+    return false;
   }
-  // Logits of the latest step that is complete, [vocab_size] float32: of that one alone, until the next call.
+  // Appends a chunk; for each row the log-probability of its target, NaN where a logit is not finite, and the most
+  // probable token.
+  virtual void score(SessionState& state, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                     std::span<float> log_probabilities, std::span<std::int32_t> argmax) = 0;
+  // Appends each row's token. Rows belong to distinct states.
+  virtual void step(std::span<StepRow> rows) = 0;
+
+  // Whether steps run beside the host. Then a device may pick tokens, and it keeps the logits of each state's latest
+  // step for read_logits().
+  [[nodiscard]] virtual bool runs_ahead() const { return false; }
+  // Starts a step that step() will be asked for; what was started before for other tokens is given up.
+  virtual void begin_step(std::span<const StepRow> /*rows*/) {}
+  // Logits of the state's latest complete step, [vocab_size].
   virtual void read_logits(const SessionState& /*state*/, std::span<float> /*logits*/) {}
 };
 

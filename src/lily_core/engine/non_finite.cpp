@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "engine/forward.h"
 #include "engine/snapshot.h"
 
 namespace lily {
@@ -45,12 +44,12 @@ struct Place {
 
 class RowWatch {
  public:
-  RowWatch(const Backend& backend, std::int64_t rows) : backend_(backend), healthy_(rows) {}
+  RowWatch(std::int64_t rows, std::int64_t columns) : columns_(static_cast<std::size_t>(columns)), healthy_(rows) {}
 
   // A row's values depend on earlier rows only, so rows behind one that is not finite need no look.
-  void look(const std::string& block) {
+  void look(std::span<const float> residual, const std::string& block) {
     for (std::int64_t row = 0; row < healthy_; ++row) {
-      if (all_finite(backend_.residual(row))) continue;
+      if (all_finite(residual.subspan(static_cast<std::size_t>(row) * columns_, columns_))) continue;
       found_ = Place{row, block};
       healthy_ = row;
     }
@@ -58,7 +57,7 @@ class RowWatch {
   [[nodiscard]] const std::optional<Place>& found() const { return found_; }
 
  private:
-  const Backend& backend_;
+  std::size_t columns_;
   std::int64_t healthy_;  // leading rows that were finite behind every block so far
   std::optional<Place> found_;
 };
@@ -90,13 +89,11 @@ std::optional<std::string> find_non_finite(const ModelConfig& config, Backend& b
     const std::int64_t rows = std::min(total - begin, backend.max_chunk_rows());
     const auto chunk = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows));
     const std::scoped_lock lock(mutex);
-    RowWatch watch(backend, rows);
-    bool shown = true;
-    run_layers(config, backend, *state, chunk, 0, [&](std::int64_t layer, BlockKind kind) {
-      shown = shown && !backend.residual(0).empty();
-      if (shown) watch.look(kind == BlockKind::embedding ? "embed_tokens" : name_of(config, layer, kind));
-    });
-    if (!shown) return std::nullopt;
+    RowWatch watch(rows, config.hidden_size);
+    const auto observe = [&](std::int64_t layer, BlockKind kind, std::span<const float> residual) {
+      watch.look(residual, kind == BlockKind::embedding ? "embed_tokens" : name_of(config, layer, kind));
+    };
+    if (!backend.trace(*state, chunk, observe)) return std::nullopt;
     if (watch.found()) return "position " + std::to_string(begin + watch.found()->row) + ", " + watch.found()->block;
     begin += rows;
   }

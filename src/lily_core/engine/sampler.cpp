@@ -220,14 +220,15 @@ std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling
   }
 }
 
-Logprobs logprobs_of(std::span<const float> logits, std::int32_t token, std::int64_t top) {
-  const double maximum = logits[index(argmax(logits))];
+LogSoftmax::LogSoftmax(std::span<const float> logits, float maximum) : maximum_(maximum) {
   double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
-  const double normalizer = maximum + std::log(sum);
-  const auto logprob = [&](std::int32_t id) {
-    return static_cast<float>(static_cast<double>(logits[index(id)]) - normalizer);
-  };
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum_);
+  log_sum_ = std::log(sum);
+}
+
+Logprobs logprobs_of(std::span<const float> logits, std::int32_t token, std::int64_t top) {
+  const LogSoftmax log_softmax(logits, logits[index(argmax(logits))]);
+  const auto logprob = [&](std::int32_t id) { return log_softmax.of(logits[index(id)]); };
   Logprobs result{.chosen = logprob(token), .top = {}};
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);

@@ -69,6 +69,20 @@ class Sampler {
 
 [[nodiscard]] std::int32_t argmax(std::span<const float> logits);
 
+// log(softmax(logits)), in double precision.
+class LogSoftmax {
+ public:
+  // `maximum`: the largest of the logits.
+  LogSoftmax(std::span<const float> logits, float maximum);
+  [[nodiscard]] float of(float logit) const {
+    return static_cast<float>(static_cast<double>(logit) - maximum_ - log_sum_);
+  }
+
+ private:
+  double maximum_;
+  double log_sum_;
+};
+
 // The log-probability of a token and of the `top` most probable ones, from unmodified logits.
 struct Logprobs {
   float chosen = 0.0F;

@@ -8,7 +8,6 @@
 
 #include "engine/default_floats.h"
 #include "engine/error.h"
-#include "engine/forward.h"
 #include "engine/non_finite.h"
 
 namespace lily {
@@ -178,11 +177,9 @@ void Session::extend(std::span<const std::int32_t> chunk, bool with_logits, Comp
 }
 
 void Session::run_chunk(std::span<const std::int32_t> chunk, bool final_chunk) {
-  const auto rows = static_cast<std::int64_t>(chunk.size());
   extend(chunk, final_chunk, [&] {
-    Backend& backend = model_->backend();
-    run_layers(model_->config(), backend, *state_, chunk, final_chunk ? rows - 1 : rows);
-    if (final_chunk) backend.head(rows - 1, writable_logits());
+    const std::span<float> logits = final_chunk ? std::span<float>(writable_logits()) : std::span<float>();
+    model_->backend().prefill(*state_, chunk, logits);
   });
   if (final_chunk) check_finite(*logits_);
 }
@@ -201,24 +198,22 @@ void Session::run(std::span<const std::int32_t> ids, const ProgressCallback& pro
 
 void Session::compute_pending() {
   if (!pending_) return;
-  compute_token(*pending_);
+  static_cast<void>(step(*pending_, std::nullopt));
   pending_.reset();
 }
 
-void Session::compute_token(std::int32_t token) {
-  if (model_->backend().has_steps()) {
-    static_cast<void>(step(token, std::nullopt));
-  } else {
-    run_chunk(std::span(&token, 1), true);
-  }
-}
-
-// Computes a token on a device that picks the next one; returns that, if it did.
+// Computes a token; returns the next one where a device picked it.
 std::optional<std::int32_t> Session::step(std::int32_t token, const std::optional<DeviceChoice>& choice) {
-  std::optional<std::int32_t> picked;
-  extend(std::span(&token, 1), true, [&] { picked = model_->backend().step(*state_, token, choice); });
-  logits_on_device_ = true;
-  return picked;
+  Backend& backend = model_->backend();
+  const bool stay = backend.runs_ahead();
+  StepRow row{.state = state_.get(), .token = token, .choice = choice, .logits = {}, .picked = std::nullopt};
+  extend(std::span(&token, 1), true, [&] {
+    if (!stay) row.logits = writable_logits();
+    backend.step(std::span(&row, 1));
+  });
+  logits_on_device_ = stay;
+  if (!stay) check_finite(*logits_);
+  return row.picked;
 }
 
 void Session::prepare_call(std::span<const std::int32_t> ids) {
@@ -241,7 +236,7 @@ Logits Session::decode(std::int32_t token) {
   const Entry entry(*this);
   prepare_call(std::span(&token, 1));
   ++revision_;
-  compute_token(token);
+  static_cast<void>(step(token, std::nullopt));
   return fetched_logits();
 }
 
@@ -275,7 +270,7 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   check_room(1);
   between_chunks(0, 1, {});
   const std::int64_t candidates = std::clamp<std::int64_t>(request.candidates, 1, model_->config().vocab_size);
-  const bool on_device = model_->backend().picks_tokens();
+  const bool on_device = model_->backend().runs_ahead();
   const std::optional<DeviceChoice> how = on_device ? device_choice(request, candidates) : std::nullopt;
   std::optional<std::int32_t> picked;
   if (on_device && pending_) {
@@ -295,7 +290,9 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   if (choice.stops) return choice;
   if (on_device && !picked) {  // let the device compute while the caller looks at the token
     const std::scoped_lock lock(model_->compute_mutex());
-    model_->backend().begin_step(*state_, choice.token, how);
+    const StepRow row{
+        .state = state_.get(), .token = choice.token, .choice = how, .logits = {}, .picked = std::nullopt};
+    model_->backend().begin_step(std::span(&row, 1));
   }
   pending_ = choice.token;
   ++revision_;
@@ -325,8 +322,8 @@ Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback&
     model_->require_unchanged_files();
     {
       const std::scoped_lock lock(model_->compute_mutex());
-      run_layers(model_->config(), backend, *state, ids.subspan(first, count), 0);
-      backend.score(ids.subspan(first + 1, count), std::span(scores.log_probabilities).subspan(first, count),
+      backend.score(*state, ids.subspan(first, count), ids.subspan(first + 1, count),
+                    std::span(scores.log_probabilities).subspan(first, count),
                     std::span(scores.argmax).subspan(first, count));
     }
     model_->require_unchanged_files();

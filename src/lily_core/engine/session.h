@@ -100,7 +100,6 @@ class Session {
   void check_usable() const;
   void check_room(std::int64_t count) const;
   void compute_pending();
-  void compute_token(std::int32_t token);
   [[nodiscard]] std::optional<std::int32_t> step(std::int32_t token, const std::optional<DeviceChoice>& choice);
   void run(std::span<const std::int32_t> ids, const ProgressCallback& progress);
   void run_chunk(std::span<const std::int32_t> chunk, bool final_chunk);

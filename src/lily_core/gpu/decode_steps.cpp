@@ -12,31 +12,41 @@
 
 namespace lily::gpu {
 
-void GpuBackend::begin_step(SessionState& session_state, std::int32_t token,
-                            const std::optional<DeviceChoice>& choice) {
-  auto& state = static_cast<GpuSessionState&>(session_state);
-  if (!state.steps.empty() && state.steps.front().token == token) return;
-  state.abandon_steps();
-  state.wait_for_abandoned();
-  submit_step(state, token, state.current(), state.position(), choice);
+void GpuBackend::begin_step(std::span<const StepRow> rows) {
+  for (const StepRow& row : rows) begin_row(row);
 }
 
-std::optional<std::int32_t> GpuBackend::step(SessionState& session_state, std::int32_t token,
-                                             const std::optional<DeviceChoice>& choice) {
-  auto& state = static_cast<GpuSessionState&>(session_state);
-  begin_step(state, token, choice);
+void GpuBackend::step(std::span<StepRow> rows) {
+  for (StepRow& row : rows) step_row(row);
+}
+
+void GpuBackend::begin_row(const StepRow& row) {
+  auto& state = static_cast<GpuSessionState&>(*row.state);
+  if (!state.steps.empty() && state.steps.front().token == row.token) return;
+  state.abandon_steps();
+  state.wait_for_abandoned();
+  submit_step(state, row.token, state.current(), state.position(), row.choice);
+}
+
+void GpuBackend::step_row(StepRow& row) {
+  auto& state = static_cast<GpuSessionState&>(*row.state);
+  begin_row(row);
   const std::uint32_t index = state.steps.front().index;
   const std::int64_t next = state.steps.front().position + 1;
-  const bool picks = choice.has_value() && state.steps.front().choice == choice;
-  if (picks && options_.token_handoff && next < max_context_) submit_step(state, std::nullopt, 1 - index, next, choice);
+  const bool picks = row.choice.has_value() && state.steps.front().choice == row.choice;
+  if (picks && options_.token_handoff && next < max_context_) {
+    submit_step(state, std::nullopt, 1 - index, next, row.choice);
+  }
   finish_step(state);
+  if (!row.logits.empty()) state.read_logits(row.logits);
   const std::int32_t picked = picks ? state.token_slot(1 - index) : -1;
   if (picked < 0) {  // nobody chose, or the logits are not finite: the caller looks at them
     state.abandon_steps();
-    return std::nullopt;
+    row.picked.reset();
+    return;
   }
   if (!state.steps.empty()) state.steps.front().token = picked;
-  return picked;
+  row.picked = picked;
 }
 
 void GpuBackend::read_logits(const SessionState& state, std::span<float> logits) {

@@ -2,6 +2,7 @@
 #include "gpu/gpu_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -89,42 +90,10 @@ std::size_t GpuBackend::scratch_bytes() const {
   return total;
 }
 
-void GpuBackend::begin_chunk(std::span<const std::int32_t> ids) {
-  chunk_ = {};
-  chunk_.ids.assign(ids.begin(), ids.end());
-}
-
-void GpuBackend::note_block(SessionState& state, std::int64_t first_needed_row) {
-  if (chunk_.state == nullptr) {
-    chunk_.state = &static_cast<GpuSessionState&>(state);
-    chunk_.begin = state.position();
-  }
-  chunk_.first_needed_row = first_needed_row;
-}
-
-void GpuBackend::gdn_block(std::int64_t /*layer*/, SessionState& state, std::int64_t first_needed_row) {
-  note_block(state, first_needed_row);
-}
-
-void GpuBackend::attention_block(std::int64_t /*layer*/, SessionState& state, std::int64_t first_needed_row) {
-  note_block(state, first_needed_row);
-}
-
-void GpuBackend::moe_block(std::int64_t layer, std::int64_t first_needed_row) {
-  const bool last = layer + 1 == config_.num_hidden_layers();
-  if (last && first_needed_row == static_cast<std::int64_t>(chunk_.ids.size())) {
-    run_prefill(ChunkEnd::nothing);
-    chunk_.state->set_position(chunk_.begin);  // the caller advances it
-  }
-}
-
-void GpuBackend::head(std::int64_t row, std::span<float> logits) {
-  GpuSessionState& state = *chunk_.state;
-  if (row + 1 != static_cast<std::int64_t>(chunk_.ids.size()) || row < chunk_.first_needed_row) {
-    throw Error(ErrorKind::backend, "the GPU engine computes the logits of a chunk's last row only");
-  }
-  run_prefill(ChunkEnd::logits);
-  state.read_logits(logits);
+void GpuBackend::prefill(SessionState& state, std::span<const std::int32_t> ids, std::span<float> logits) {
+  auto& gpu_state = static_cast<GpuSessionState&>(state);
+  run_chunk(gpu_state, ids, logits.empty() ? ChunkResult::state : ChunkResult::logits);
+  if (!logits.empty()) gpu_state.read_logits(logits);
 }
 
 const HostRouting* GpuBackend::host_routing(std::uint32_t rows) {
@@ -136,46 +105,48 @@ const HostRouting* GpuBackend::host_routing(std::uint32_t rows) {
   return host_routing_.get();
 }
 
-// The last row's logits, or all rows normalised for the head.
-void GpuBackend::encode_end(Encoder& encoder, const StateViews& views, const View& hidden, ChunkEnd end) {
+void GpuBackend::encode_result(Encoder& encoder, const StateViews& views, const View& hidden, std::uint32_t rows,
+                               ChunkResult result) {
   const auto size = static_cast<std::uint32_t>(config_.hidden_size);
-  if (end == ChunkEnd::logits) {
+  if (result == ChunkResult::logits) {
     const std::uint64_t row_bytes = 4ULL * size;
     encode_head(encoder, weights_, hidden.part(hidden.size - row_bytes, row_bytes), views.logits);
-  } else if (end == ChunkEnd::scores) {
-    const auto rows = static_cast<std::uint32_t>(chunk_.ids.size());
+  } else if (result == ChunkResult::normalized_rows) {
     grow(*device_, score_rows_, 2ULL * size * rows, "rows to score");
     encoder.rms_norm(hidden, weights_.norm, rows, size, whole(*score_rows_).part(0, 2ULL * size * rows));
   }
 }
 
-void GpuBackend::run_prefill(ChunkEnd end) {
-  GpuSessionState& state = *chunk_.state;
-  const auto rows = static_cast<std::int64_t>(chunk_.ids.size());
-  state.set_position(chunk_.begin);
+void GpuBackend::run_chunk(GpuSessionState& state, std::span<const std::int32_t> ids, ChunkResult result) {
+  const auto rows = static_cast<std::uint32_t>(ids.size());
+  // The last layer finishes the rows that somebody reads.
+  const std::array<std::uint32_t, 3> first_needed = {rows, rows - 1, 0};
+  const std::uint32_t first_needed_row = first_needed[static_cast<std::size_t>(result)];
+  const std::int64_t begin = state.position();
+  const std::int64_t end = begin + rows;
   state.abandon_steps();
   state.wait_for_abandoned();
   const std::uint32_t index = state.current();
-  move_caches(state, state.prepare(chunk_.begin, chunk_.begin + rows, index));
-  state.write_slots(index, 0, chunk_.begin, chunk_.begin + chunk_.first_needed_row);
-  grow(*device_, ids_, 4ULL * chunk_.ids.size(), "prompt ids", device::BufferStorage::shared);
-  std::memcpy(ids_->contents(), chunk_.ids.data(), 4 * chunk_.ids.size());
+  move_caches(state, state.prepare(begin, end, index));
+  state.write_slots(index, 0, begin, begin + first_needed_row);
+  grow(*device_, ids_, ids.size_bytes(), "prompt ids", device::BufferStorage::shared);
+  std::memcpy(ids_->contents(), ids.data(), ids.size_bytes());
 
   Pass pass;
   Encoder encoder(*device_, pass, options_, static_cast<float>(config_.rms_norm_eps));
-  const StateViews views = state.views(index, chunk_.begin);
+  const StateViews views = state.views(index, begin);
   const View hidden = encode_prefill(encoder, config_, weights_, views,
-                                     {.ids = whole(*ids_).part(0, 4ULL * chunk_.ids.size()),
-                                      .rows = static_cast<std::uint32_t>(rows),
-                                      .first_needed_row = static_cast<std::uint32_t>(chunk_.first_needed_row),
-                                      .host = host_routing(static_cast<std::uint32_t>(rows))});
-  encode_end(encoder, views, hidden, end);
+                                     {.ids = whole(*ids_).part(0, ids.size_bytes()),
+                                      .rows = rows,
+                                      .first_needed_row = first_needed_row,
+                                      .host = host_routing(rows)});
+  encode_result(encoder, views, hidden, rows, result);
   const PlannedPass planned = plan_pass(pass, arena_, options_.concurrent_stages);
   counters_.prefill = planned.report;
   const double seconds = run(planned);
   counters_.prefill_seconds += seconds;
   adapt_chunk(rows, seconds);
-  state.commit(index, chunk_.begin + rows);
+  state.commit(index, end);
 }
 
 // A prompt's next chunk takes the rows that fit the time of a pass, at most twice as many as this one.
@@ -189,9 +160,9 @@ void GpuBackend::adapt_chunk(std::int64_t rows, double seconds) {
   measured_ = true;
 }
 
-void GpuBackend::score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
-                       std::span<std::int32_t> argmax) {
-  run_prefill(ChunkEnd::scores);
+void GpuBackend::score(SessionState& state, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                       std::span<float> log_probabilities, std::span<std::int32_t> argmax) {
+  run_chunk(static_cast<GpuSessionState&>(state), ids, ChunkResult::normalized_rows);
   grow(*device_, score_logits_, 4ULL * kScoreRows * static_cast<std::uint64_t>(config_.vocab_size), "score logits");
   for (std::size_t first = 0; first < targets.size(); first += kScoreRows) {
     const std::size_t count = std::min(kScoreRows, targets.size() - first);
@@ -215,12 +186,9 @@ void GpuBackend::score_block(std::size_t first, std::span<const std::int32_t> ta
   for (std::size_t row = 0; row < targets.size(); ++row) {
     const std::span<const float> logits(all.data() + row * vocab, vocab);
     argmax[row] = lily::argmax(logits);
-    const double maximum = logits[static_cast<std::size_t>(argmax[row])];
-    double sum = 0.0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum);
-    const double target = logits[static_cast<std::size_t>(targets[row])];
-    const double log_probability = target - maximum - std::log(sum);
-    log_probabilities[row] = all_finite(logits) ? static_cast<float>(log_probability) : std::nanf("");
+    const LogSoftmax log_softmax(logits, logits[static_cast<std::size_t>(argmax[row])]);
+    const float log_probability = log_softmax.of(logits[static_cast<std::size_t>(targets[row])]);
+    log_probabilities[row] = all_finite(logits) ? log_probability : std::nanf("");
   }
 }
 

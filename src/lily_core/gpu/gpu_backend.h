@@ -34,8 +34,7 @@ struct BackendCounters {
   PassReport decode;   // of the latest step
 };
 
-// A chunk is one pass, so the block calls only note what belongs to it: head(), score() or the last block of a chunk
-// of which nothing is needed encodes and runs it.
+// A chunk is one pass with no wait inside; a decode step is one too, and two of them may be in flight.
 class GpuBackend final : public Backend {
  public:
   GpuBackend(std::shared_ptr<device::Device> device, const ModelConfig& config, const ModelWeights& weights,
@@ -45,18 +44,12 @@ class GpuBackend final : public Backend {
   [[nodiscard]] std::size_t scratch_bytes() const override;
   [[nodiscard]] bool reads_mapped_weights() const override { return !device_->copies_wrapped(); }
   [[nodiscard]] std::int64_t max_chunk_rows() const override { return chunk_rows_.load(std::memory_order_relaxed); }
-  void begin_chunk(std::span<const std::int32_t> ids) override;
-  void gdn_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) override;
-  void attention_block(std::int64_t layer, SessionState& state, std::int64_t first_needed_row) override;
-  void moe_block(std::int64_t layer, std::int64_t first_needed_row) override;
-  void head(std::int64_t row, std::span<float> logits) override;
-  void score(std::span<const std::int32_t> targets, std::span<float> log_probabilities,
-             std::span<std::int32_t> argmax) override;
-  [[nodiscard]] bool has_steps() const override { return true; }
-  [[nodiscard]] bool picks_tokens() const override { return options_.token_handoff; }
-  void begin_step(SessionState& state, std::int32_t token, const std::optional<DeviceChoice>& choice) override;
-  std::optional<std::int32_t> step(SessionState& state, std::int32_t token,
-                                   const std::optional<DeviceChoice>& choice) override;
+  void prefill(SessionState& state, std::span<const std::int32_t> ids, std::span<float> logits) override;
+  void score(SessionState& state, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+             std::span<float> log_probabilities, std::span<std::int32_t> argmax) override;
+  void step(std::span<StepRow> rows) override;
+  [[nodiscard]] bool runs_ahead() const override { return options_.token_handoff; }
+  void begin_step(std::span<const StepRow> rows) override;
   void read_logits(const SessionState& state, std::span<float> logits) override;
 
   // Has the device make every pipeline that prompts and steps will ask for, where that takes long.
@@ -68,23 +61,18 @@ class GpuBackend final : public Backend {
   [[nodiscard]] device::Device& device() { return *device_; }
 
  private:
-  // The chunk that is being put together.
-  struct Chunk {
-    std::vector<std::int32_t> ids;
-    GpuSessionState* state = nullptr;
-    std::int64_t begin = 0;  // position of its first row
-    std::int64_t first_needed_row = 0;
-  };
-
-  enum class ChunkEnd : std::uint8_t { nothing, logits, scores };
-  void note_block(SessionState& state, std::int64_t first_needed_row);
-  void run_prefill(ChunkEnd end);
-  void encode_end(Encoder& encoder, const StateViews& views, const View& hidden, ChunkEnd end);
+  // What a chunk's pass leaves behind besides the state.
+  enum class ChunkResult : std::uint8_t { state, logits, normalized_rows };
+  void run_chunk(GpuSessionState& state, std::span<const std::int32_t> ids, ChunkResult result);
+  void encode_result(Encoder& encoder, const StateViews& views, const View& hidden, std::uint32_t rows,
+                     ChunkResult result);
   void score_block(std::size_t first, std::span<const std::int32_t> targets, std::span<float> log_probabilities,
                    std::span<std::int32_t> argmax);
   [[nodiscard]] const HostRouting* host_routing(std::uint32_t rows);
   void adapt_chunk(std::int64_t rows, double seconds);
 
+  void begin_row(const StepRow& row);
+  void step_row(StepRow& row);
   void submit_step(GpuSessionState& state, std::optional<std::int32_t> token, std::uint32_t index,
                    std::int64_t position, const std::optional<DeviceChoice>& choice);
   [[nodiscard]] std::shared_ptr<const PlannedPass> plan_step(GpuSessionState& state, std::uint32_t index,
@@ -103,7 +91,6 @@ class GpuBackend final : public Backend {
   std::int64_t max_context_;
   DeviceWeights weights_;
   Arena arena_;
-  Chunk chunk_;
   BackendCounters counters_;
 
   // The chunk size that keeps a pass within its time.

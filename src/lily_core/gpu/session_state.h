@@ -90,7 +90,6 @@ class GpuSessionState final : public SessionState {
   [[nodiscard]] std::uint32_t current() const { return current_; }
   // The step from copy `index` is complete: the sequence now ends at `position`.
   void commit(std::uint32_t index, std::int64_t position);
-  void set_position(std::int64_t position) { position_ = position; }
   void mark_lost() { lost_ = true; }
 
   void write_slots(std::uint32_t index, std::int32_t token, std::int64_t position, std::int64_t attention_position);
