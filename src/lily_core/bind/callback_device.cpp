@@ -98,6 +98,7 @@ class CallbackDevice final : public device::Device {
   CallbackDevice& operator=(const CallbackDevice&) = delete;
 
   [[nodiscard]] std::string name() const override { return "callback (sim)"; }
+  [[nodiscard]] bool limits_pass_time() const override { return false; }
   [[nodiscard]] std::shared_ptr<device::Buffer> allocate(std::uint64_t size, BufferStorage storage,
                                                          std::string label) override {
     if (size > allocation_limit) throw Error(ErrorKind::memory_limit, "no memory for " + label);

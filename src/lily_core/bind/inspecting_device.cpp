@@ -85,6 +85,7 @@ class InspectingDevice final : public device::Device {
   InspectingDevice& operator=(const InspectingDevice&) = delete;
 
   [[nodiscard]] std::string name() const override { return inner_->name(); }
+  [[nodiscard]] bool limits_pass_time() const override { return inner_->limits_pass_time(); }
   [[nodiscard]] std::shared_ptr<device::Buffer> allocate(std::uint64_t size, device::BufferStorage storage,
                                                          std::string label) override {
     return inner_->allocate(size, storage, std::move(label));

@@ -142,6 +142,9 @@ class Device {
     }
   }
 
+  // Whether a pass should be kept short: systems end work of several seconds, and stutter before that.
+  [[nodiscard]] virtual bool limits_pass_time() const { return true; }
+
   // Runs the stages in order, after every pass submitted before. Everything that the dispatches name is kept alive by
   // the caller until the ticket is done. Never throws for what goes wrong on the device: see Ticket::wait.
   [[nodiscard]] virtual std::unique_ptr<Ticket> submit(std::span<const Stage> stages) = 0;

@@ -19,6 +19,7 @@ class FailingDevice final : public Device {
   void recover() { passes_left_.reset(); }
 
   [[nodiscard]] std::string name() const override { return device_.name(); }
+  [[nodiscard]] bool limits_pass_time() const override { return device_.limits_pass_time(); }
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
                                                  std::string label) override {
     return device_.allocate(size, storage, std::move(label));

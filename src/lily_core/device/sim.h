@@ -58,6 +58,8 @@ class SimDevice final : public Device {
   SimDevice& operator=(const SimDevice&) = delete;
 
   [[nodiscard]] std::string name() const override;
+  // Its seconds say nothing about a GPU's.
+  [[nodiscard]] bool limits_pass_time() const override { return false; }
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage, std::string label) override;
   [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
                                              const CopyProgress& progress) override;

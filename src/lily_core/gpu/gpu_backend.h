@@ -11,9 +11,9 @@
 #include "engine/backend.h"
 #include "engine/config.h"
 #include "engine/model.h"
-#include "gpu/arena.h"
+#include "gpu/decode_steps.h"
 #include "gpu/options.h"
-#include "gpu/planner.h"
+#include "gpu/pass_runner.h"
 #include "gpu/row_groups.h"
 #include "gpu/session_state.h"
 #include "gpu/weights.h"
@@ -23,16 +23,6 @@ namespace lily::gpu {
 // Resolves the 0 and "" of options that concern the GPU. config and weights must outlive the backend.
 [[nodiscard]] std::unique_ptr<Backend> make_backend(std::shared_ptr<device::Device> device, const ModelConfig& config,
                                                     const ModelWeights& weights, EngineOptions& options);
-
-// What the passes so far came to.
-struct BackendCounters {
-  std::uint64_t submissions = 0;
-  std::uint64_t waits = 0;
-  double prefill_seconds = 0.0;  // on the device
-  double decode_seconds = 0.0;
-  PassReport prefill;  // of the latest chunk
-  PassReport decode;   // of the latest step
-};
 
 // A chunk is one pass with no wait inside; a decode step is one too, and two of them may be in flight.
 class GpuBackend final : public Backend {
@@ -48,17 +38,16 @@ class GpuBackend final : public Backend {
   void score(SessionState& state, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
              std::span<float> log_probabilities, std::span<std::int32_t> argmax) override;
   void step(std::span<StepRow> rows) override;
-  [[nodiscard]] bool runs_ahead() const override { return options_.token_handoff; }
+  [[nodiscard]] bool runs_ahead() const override { return runner_.options().token_handoff; }
   void begin_step(std::span<const StepRow> rows) override;
   void read_logits(const SessionState& state, std::span<float> logits) override;
 
   // Has the device make every pipeline that prompts and steps will ask for, where that takes long.
   void compile_ahead(const EngineOptions& options);
   // From the next pass on; between two calls of the engine only. Weights and states stay.
-  void set_options(const Options& options);
+  void set_options(const Options& options) { runner_.set_options(options); }
   [[nodiscard]] const CopiedWeights& copied_weights() const { return weights_.copied(); }
-  [[nodiscard]] const BackendCounters& counters() const { return counters_; }
-  [[nodiscard]] device::Device& device() { return *device_; }
+  [[nodiscard]] const BackendCounters& counters() { return runner_.counters(); }
 
  private:
   // What a chunk's pass leaves behind besides the state.
@@ -71,31 +60,15 @@ class GpuBackend final : public Backend {
   [[nodiscard]] const HostRouting* host_routing(std::uint32_t rows);
   void adapt_chunk(std::int64_t rows, double seconds);
 
-  void begin_row(const StepRow& row);
-  void step_row(StepRow& row);
-  void submit_step(GpuSessionState& state, std::optional<std::int32_t> token, std::uint32_t index,
-                   std::int64_t position, const std::optional<DeviceChoice>& choice);
-  [[nodiscard]] std::shared_ptr<const PlannedPass> plan_step(GpuSessionState& state, std::uint32_t index,
-                                                             std::int64_t position,
-                                                             const std::optional<DeviceChoice>& choice);
-  void finish_step(GpuSessionState& state);
-  // After a failure the state has the caches from before.
-  void move_caches(GpuSessionState& state, const CacheMove& move);
-  // Submits, waits and does the host's work; returns the seconds on the device. Throws Error(backend).
-  double run(const PlannedPass& pass);
-
-  std::shared_ptr<device::Device> device_;
   const ModelConfig& config_;
-  Options options_;
-  std::uint64_t options_revision_ = 0;  // planned passes of another one are made anew
   std::int64_t max_context_;
+  PassRunner runner_;
   DeviceWeights weights_;
-  Arena arena_;
-  BackendCounters counters_;
+  DecodeSteps steps_;
 
   // The chunk size that keeps a pass within its time.
   std::int64_t most_chunk_rows_;
-  double pass_seconds_;
+  std::optional<double> pass_seconds_;
   bool measured_ = false;
   std::atomic<std::int64_t> chunk_rows_;
 

@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "gpu/null_device.h"
+#include "gpu/planner.h"
 #include "gpu/prefill_pass.h"
 #include "gpu/session_state.h"
 #include "gpu/weights.h"

@@ -1,9 +1,12 @@
-// gpu/session_state.cpp -- allocation, growth and sharing of a sequence's memory on the device.
+// gpu/session_state.cpp -- allocation and sharing of a sequence's memory on the device.
 #include "gpu/session_state.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "gpu/decode_steps.h"
+#include "gpu/only_holder.h"
 
 namespace lily::gpu {
 namespace {
@@ -12,28 +15,24 @@ constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kSlotBytes = 64;  // token at 0, position at 16, attention position at 32
 constexpr std::uint64_t kPositionOffset = 16;
 constexpr std::uint64_t kAttentionPositionOffset = 32;
-constexpr std::int64_t kFirstCapacity = 256;  // positions
 constexpr std::size_t kTensorsPerLayer = 2;
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-template <class T>
-bool is_only_holder(const std::shared_ptr<T>& pointer) {
-  if (pointer.use_count() != 1) return false;
-  std::atomic_thread_fence(std::memory_order_acquire);  // after whatever the last other holder read
-  return true;
-}
 
 }  // namespace
 
 GpuSessionState::GpuSessionState(std::shared_ptr<device::Device> device, const ModelConfig& config,
                                  std::int64_t max_context)
-    : device_(std::move(device)), config_(config), max_context_(max_context) {
+    : device_(std::move(device)),
+      config_(config),
+      cache_(device_, config, max_context),
+      steps_(std::make_unique<StepsInFlight>()) {
+  std::uint32_t attention_layers = 0;
   for (const LayerType type : config_.layer_types) {
     offsets_.emplace_back();
     cache_index_.push_back(0);
     if (type == LayerType::full_attention) {
-      cache_index_.back() = attention_layers_++;
+      cache_index_.back() = attention_layers++;
       continue;
     }
     offsets_.back().state = recurrent_bytes_;
@@ -47,21 +46,17 @@ GpuSessionState::GpuSessionState(const GpuSessionState& other)
     : SessionState(other),
       device_(other.device_),
       config_(other.config_),
-      max_context_(other.max_context_),
       offsets_(other.offsets_),
       cache_index_(other.cache_index_),
       recurrent_bytes_(other.recurrent_bytes_),
-      attention_layers_(other.attention_layers_),
       cache_(other.cache_),
       current_(other.current_),
-      lost_(other.lost_) {
+      lost_(other.lost_),
+      steps_(std::make_unique<StepsInFlight>()) {
   recurrent_[current_] = other.recurrent_[current_];
 }
 
-GpuSessionState::~GpuSessionState() {
-  abandon_steps();
-  wait_for_abandoned();
-}
+GpuSessionState::~GpuSessionState() { steps_->give_up(*this); }
 
 std::uint64_t GpuSessionState::state_bytes() const {
   return 4 * static_cast<std::uint64_t>(config_.linear_value_dim() * config_.linear_key_head_dim);
@@ -83,23 +78,6 @@ std::shared_ptr<RecurrentCopy> GpuSessionState::new_recurrent(bool zero) const {
   return copy;
 }
 
-std::shared_ptr<CacheBuffers> GpuSessionState::new_cache(std::int64_t capacity) const {
-  auto cache = std::make_shared<CacheBuffers>();
-  cache->capacity = capacity;
-  const auto bytes = static_cast<std::uint64_t>(config_.num_key_value_heads * capacity * config_.head_dim * 2);
-  for (std::uint32_t i = 0; i < attention_layers_; ++i) {
-    cache->keys.push_back(device_->allocate(bytes, device::BufferStorage::private_, "keys " + std::to_string(i)));
-    cache->values.push_back(device_->allocate(bytes, device::BufferStorage::private_, "values " + std::to_string(i)));
-  }
-  return cache;
-}
-
-std::int64_t GpuSessionState::grown_capacity(std::int64_t positions) const {
-  std::int64_t capacity = kFirstCapacity;
-  while (capacity < positions) capacity *= 2;
-  return std::min(capacity, std::max(max_context_, positions));
-}
-
 void GpuSessionState::ensure_current() {
   if (recurrent_[current_] == nullptr) recurrent_[current_] = new_recurrent(true);
   if (slots_ == nullptr) slots_ = device_->allocate(2 * kSlotBytes, device::BufferStorage::shared, "step slots");
@@ -112,48 +90,20 @@ CacheMove GpuSessionState::prepare(std::int64_t begin, std::int64_t end, std::ui
   ensure_current();
   auto& other = recurrent_[1 - index];
   if (other == nullptr || !is_only_holder(other)) other = new_recurrent(false);
-  CacheMove move;
-  if (cache_ != nullptr && end <= cache_->capacity) {
-    if (is_only_holder(cache_)) {
-      cache_->written.store(end, std::memory_order_relaxed);
-      return move;
-    }
-    std::int64_t expected = begin;
-    if (cache_->written.compare_exchange_strong(expected, end, std::memory_order_acq_rel)) return move;
-  }
-  auto cache = new_cache(grown_capacity(end));
-  cache->written.store(end, std::memory_order_relaxed);
-  if (cache_ != nullptr && begin > 0) {
-    const auto head_bytes = static_cast<std::uint64_t>(config_.head_dim * 2);
-    const std::uint64_t kept = static_cast<std::uint64_t>(begin) * head_bytes;
-    for (std::uint32_t layer = 0; layer < attention_layers_; ++layer) {
-      for (const auto field : {&CacheBuffers::keys, &CacheBuffers::values}) {
-        const View from = whole(*((*cache_).*field)[layer], MemoryKind::cache);
-        const View to = whole(*((*cache).*field)[layer], MemoryKind::cache);
-        for (std::uint64_t head = 0; head < static_cast<std::uint64_t>(config_.num_key_value_heads); ++head) {
-          move.copies.push_back({from.part(head * static_cast<std::uint64_t>(cache_->capacity) * head_bytes, kept),
-                                 to.part(head * static_cast<std::uint64_t>(cache->capacity) * head_bytes, kept)});
-        }
-      }
-    }
-    move.from = cache_;
-  }
-  cache_ = std::move(cache);
-  return move;
+  return cache_.prepare(begin, end);
 }
 
 StateViews GpuSessionState::views(std::uint32_t index, std::int64_t position) const {
   StateViews views;
   views.position = position;
-  views.capacity = static_cast<std::uint32_t>(cache_->capacity);
+  views.capacity = cache_capacity();
   const View from = whole(*recurrent_[index]->buffer, MemoryKind::recurrent);
   const View to = whole(*recurrent_[1 - index]->buffer, MemoryKind::recurrent);
   for (std::size_t layer = 0; layer < config_.layer_types.size(); ++layer) {
     views.gdn.emplace_back();
     views.cache.emplace_back();
     if (config_.layer_types[layer] == LayerType::full_attention) {
-      views.cache.back() = {whole(*cache_->keys[cache_index_[layer]], MemoryKind::cache),
-                            whole(*cache_->values[cache_index_[layer]], MemoryKind::cache)};
+      views.cache.back() = {cache_.keys(cache_index_[layer]), cache_.values(cache_index_[layer])};
       continue;
     }
     const LayerOffsets& at = offsets_[layer];
@@ -177,8 +127,7 @@ StateViews GpuSessionState::views(std::uint32_t index, std::int64_t position) co
 
 std::vector<std::shared_ptr<device::Buffer>> GpuSessionState::memory() const {
   std::vector<std::shared_ptr<device::Buffer>> all = {recurrent_[0]->buffer, recurrent_[1]->buffer, slots_, logits_};
-  all.insert(all.end(), cache_->keys.begin(), cache_->keys.end());
-  all.insert(all.end(), cache_->values.begin(), cache_->values.end());
+  cache_.append_memory(all);
   return all;
 }
 
@@ -207,32 +156,14 @@ void GpuSessionState::read_logits(std::span<float> logits) const {
   logits_->read(current_ * logits_stride(), std::as_writable_bytes(logits));
 }
 
-void GpuSessionState::abandon_steps() {
-  if (steps.empty()) return;
-  std::int64_t expected = steps.back().position + 1;
-  cache_->written.compare_exchange_strong(expected, steps.front().position, std::memory_order_acq_rel);
-  for (Step& step : steps) abandoned_.push_back(std::move(step));
-  steps.clear();
-}
-
-void GpuSessionState::wait_for_abandoned() {
-  for (Step& step : abandoned_) step.ticket->wait();  // whether it failed matters to no one
-  abandoned_.clear();
-}
-
 void GpuSessionState::reset() {
-  abandon_steps();
-  wait_for_abandoned();
+  steps_->give_up(*this);
   if (recurrent_[current_] != nullptr && is_only_holder(recurrent_[current_])) {
     recurrent_[current_]->buffer->clear();
   } else {
     recurrent_[current_].reset();
   }
-  if (cache_ != nullptr && is_only_holder(cache_)) {
-    cache_->written.store(0, std::memory_order_relaxed);
-  } else {
-    cache_.reset();
-  }
+  cache_.reset();
   position_ = 0;
   lost_ = false;
 }
@@ -245,11 +176,7 @@ void GpuSessionState::visit_memory(const MemoryVisitor& visit) const {
   for (const auto& copy : recurrent_) {
     if (copy != nullptr) visit(copy.get(), copy->buffer->size(), copy.use_count() > 1);
   }
-  if (cache_ != nullptr) {
-    std::size_t bytes = 0;
-    for (const auto& buffer : cache_->keys) bytes += 2 * buffer->size();
-    visit(cache_.get(), bytes, cache_.use_count() > 1);
-  }
+  cache_.visit_memory(visit);
   for (const auto& buffer : {slots_, logits_}) {
     if (buffer != nullptr) visit(buffer.get(), buffer->size(), false);
   }
@@ -275,14 +202,6 @@ std::vector<StateTensor> GpuSessionState::tensors(std::int64_t position) const {
   return all;
 }
 
-device::Buffer& GpuSessionState::cache_buffer(std::size_t layer, bool values) const {
-  return *(values ? cache_->values : cache_->keys)[cache_index_[layer]];
-}
-
-std::uint64_t GpuSessionState::head_offset(std::uint64_t head) const {
-  return head * static_cast<std::uint64_t>(cache_->capacity * config_.head_dim * 2);
-}
-
 void GpuSessionState::export_tensor(std::size_t index, std::span<std::byte> out) const {
   const std::size_t layer = index / kTensorsPerLayer;
   const bool second = index % kTensorsPerLayer != 0;
@@ -296,17 +215,7 @@ void GpuSessionState::export_tensor(std::size_t index, std::span<std::byte> out)
     return;
   }
   if (position_ == 0) return;  // there may be no cache yet
-  // The cache is [kv_heads, capacity, head_dim], the tensor [positions, kv_heads, head_dim].
-  const auto row = static_cast<std::size_t>(config_.head_dim * 2);
-  const auto heads = static_cast<std::size_t>(config_.num_key_value_heads);
-  const auto positions = static_cast<std::size_t>(position_);
-  std::vector<std::byte> rows(positions * row);
-  for (std::size_t head = 0; head < heads; ++head) {
-    cache_buffer(layer, second).read(head_offset(head), rows);
-    for (std::size_t position = 0; position < positions; ++position) {
-      std::memcpy(out.data() + (position * heads + head) * row, rows.data() + position * row, row);
-    }
-  }
+  cache_.read(cache_index_[layer], second, position_, out);
 }
 
 void GpuSessionState::begin_import(std::int64_t position) {
@@ -325,16 +234,7 @@ void GpuSessionState::import_tensor(std::size_t index, std::span<const std::byte
     return;
   }
   if (position_ == 0) return;
-  const auto row = static_cast<std::size_t>(config_.head_dim * 2);
-  const auto heads = static_cast<std::size_t>(config_.num_key_value_heads);
-  const auto positions = static_cast<std::size_t>(position_);
-  std::vector<std::byte> rows(positions * row);
-  for (std::size_t head = 0; head < heads; ++head) {
-    for (std::size_t position = 0; position < positions; ++position) {
-      std::memcpy(rows.data() + position * row, values.data() + (position * heads + head) * row, row);
-    }
-    cache_buffer(layer, second).write(head_offset(head), rows);
-  }
+  cache_.write(cache_index_[layer], second, position_, values);
 }
 
 }  // namespace lily::gpu

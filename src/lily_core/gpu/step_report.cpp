@@ -5,6 +5,7 @@
 
 #include "gpu/decode_pass.h"
 #include "gpu/null_device.h"
+#include "gpu/planner.h"
 #include "gpu/prefill_pass.h"
 #include "gpu/session_state.h"
 #include "gpu/shapes.h"

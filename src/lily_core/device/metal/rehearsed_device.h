@@ -31,6 +31,7 @@ class RehearsedDevice final : public Device {
   RehearsedDevice& operator=(const RehearsedDevice&) = delete;
 
   [[nodiscard]] std::string name() const override { return inner_->name(); }
+  [[nodiscard]] bool limits_pass_time() const override { return inner_->limits_pass_time(); }
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage, std::string label) override;
   [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
                                              const CopyProgress& progress) override;
