@@ -67,7 +67,8 @@ def test_planned_scratch_covers_unusual_models(
 
 
 def test_planned_memory_of_the_bundled_model_is_close() -> None:
-    with lily.Model.load("lily-tiny", threads=2, prefill_chunk=CHUNK) as model:
+    # One thread: a second one holds memory only if it came in time to take part.
+    with lily.Model.load("lily-tiny", threads=1, prefill_chunk=CHUNK) as model:
         session = run_full_chunks(model)
         planned = model.plan(session.position)
         assert model.scratch_bytes <= planned.scratch <= 1.3 * model.scratch_bytes
