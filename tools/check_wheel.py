@@ -20,7 +20,7 @@ TAGS = re.compile(
     r"-(cp312-abi3|cp310-cp310|cp311-cp311)-(macosx_14_0_arm64|manylinux\w*_(x86_64|aarch64)(\.manylinux\w+)*|linux_\w+)\.whl$"
 )
 FRAMEWORKS = ("Foundation", "CoreFoundation", "Metal")
-NEVER = ("*.mm", "*.cpp", "*.py[co]", "*/tests/*", "*.o", "build/*")
+NEVER = ("*.mm", "*.cpp", "*.py[co]", "*/tests/*", "*.o", "build/*", "lily/_test_doubles*")
 
 
 def kernel_files() -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lily
-from lily import _core
+from lily import _core, _test_doubles
 from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint, resolve_source
 
@@ -35,7 +35,7 @@ def run_stage(launches: list[Any]) -> None:
 
 
 def deferred_device() -> Any:
-    return _core.gpu.CallbackDevice(run_stage)
+    return _test_doubles.CallbackDevice(run_stage)
 
 
 def model_on(device: Any, source: str | Path, *, options: lily.Options | None = None, **engine: Any) -> lily.Model:

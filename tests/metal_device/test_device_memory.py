@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lily
-from lily import _core
+from lily import _core, _test_doubles
 from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
 from lily.errors import ConfigError, MemoryLimitError
@@ -25,7 +25,7 @@ def load_on(device: Any, folder: Path, max_context: int = 0) -> Any:
 
 
 def device_with(limit: int) -> Any:
-    device = _core.gpu.CallbackDevice(lambda launches: None)
+    device = _test_doubles.CallbackDevice(lambda launches: None)
     device.memory_limit = limit
     return device
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import lily
-from lily import _core
+from lily import _core, _test_doubles
 from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
 from lily.errors import BackendError, LilyError, MemoryLimitError
@@ -27,7 +27,7 @@ TIMEOUT, PAGE_FAULT, REVOKED, OUT_OF_MEMORY, REMOVED, INTERACTIVITY = 2, 3, 4, 8
 
 
 def rehearsed(**limits: int) -> Any:
-    return _core.device.RehearsedDevice(_core.device.SimDevice(), **limits)
+    return _test_doubles.RehearsedDevice(_core.device.SimDevice(), **limits)
 
 
 def load(device: Any, folder: Path, options: lily.Options | None = None, **changes: Any) -> lily.Model:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import lily
-from lily import _core
+from lily import _core, _test_doubles
 from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
 
@@ -25,7 +25,7 @@ def launched_products(folder: Path, tensor: bool, rows: int, tile_rows: int) -> 
                     data[:] = 0
 
     checkpoint = read_checkpoint(folder)
-    device = _core.gpu.CallbackDevice(run_stage)
+    device = _test_doubles.CallbackDevice(run_stage)
     device.tensor_gemm = tensor
     options = _core.EngineOptions()
     options.backend = "test"

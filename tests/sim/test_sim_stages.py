@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lily import _core
+from lily import _core, _test_doubles
 from lily.errors import BackendError
 
 
@@ -199,7 +199,7 @@ def test_memory_is_accounted_and_freed(make_device: Any) -> None:
 
 def test_a_failing_device_fails_when_told(make_device: Any) -> None:
     device = make_device()
-    failing = _core.device.FailingDevice(device)
+    failing = _test_doubles.FailingDevice(device)
     x, y = device.allocate(256, "x"), device.allocate(256, "y")
     bindings = [(0, x, 0, 256, False), (1, y, 0, 256, True)]
     failing.fail_after(1)

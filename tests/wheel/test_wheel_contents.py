@@ -111,6 +111,7 @@ def test_good_wheels(tmp_path: Path) -> None:
         (LINUX, "_core.abi3.so", b"", {f"{INFO}/entry_points.txt": b""}, "no command"),
         (LINUX, "_core.abi3.so", b"", {f"{INFO}/RECORD": b"lily/py.typed,,\n"}, "RECORD lacks lily/_core.abi3.so"),
         (LINUX, "_core.abi3.so", b"", {"lily/_cuda_kernels/index.txt": None}, "_cuda_kernels/index.txt"),
+        (LINUX, "_core.abi3.so", b"", {"lily/_test_doubles.abi3.so": b""}, "_test_doubles"),
     ],
 )
 def test_bad_wheels(

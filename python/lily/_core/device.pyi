@@ -121,27 +121,6 @@ class InspectingDevice(Device):
 
     def __init__(self, device: Device, wants: object, show: object) -> None: ...
 
-class RehearsedDevice(Device):
-    """
-    Another device, behind the Metal device's own submitting, waiting and failing.
-    """
-
-    def __init__(self, device: Device, *, working_set: int = 0, buffer: int = 0, machine: int = 0) -> None: ...
-
-    def fail_after(self, command_buffers: int, code: int, description: str = 'injected', *, lasting: bool = False) -> None:
-        """
-        The command buffer after so many ends with Metal's error of this number; `lasting`: and all after it.
-        """
-
-    def recover(self) -> None: ...
-
-    @property
-    def compiled_ahead(self) -> int: ...
-
-    @property
-    def compiled_late(self) -> list[str]:
-        """Pipelines that were first asked for when they were needed."""
-
 class CudaDevice(Device):
     """The first NVIDIA GPU."""
 
@@ -176,12 +155,3 @@ class SimDevice(Device):
         """
         Of the latest pass: (stage, dispatch, slot, read begin, read end, written begin, written end).
         """
-
-class FailingDevice(Device):
-    """A device whose passes fail on demand."""
-
-    def __init__(self, device: Device) -> None: ...
-
-    def fail_after(self, passes: int) -> None: ...
-
-    def recover(self) -> None: ...

@@ -14,12 +14,10 @@ void bind_model(nanobind::module_& module);
 void bind_session(nanobind::module_& module);
 void bind_snapshot(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
-void bind_callback_device(nanobind::module_& module);
 void bind_gpu(nanobind::module_& module);  // after bind_device
 void bind_device(nanobind::module_& module);
 void bind_metal(nanobind::module_& devices);              // from bind_device
 void bind_inspecting_device(nanobind::module_& devices);  // from bind_device
-void bind_rehearsed_device(nanobind::module_& devices);   // from bind_device
 void bind_cuda(nanobind::module_& devices);               // from bind_device
 
 }  // namespace lily::bind

@@ -14,7 +14,6 @@
 #include "bind/bind.h"
 #include "engine/error.h"
 #ifdef LILY_HAS_SIM
-#include "device/failing_device.h"
 #include "device/sim.h"
 #endif
 
@@ -134,10 +133,6 @@ void bind_sim(nb::module_& module) {
       .def("kernel_names", &device::SimDevice::kernel_names)
       .def("accesses", &accesses,
            "Of the latest pass: (stage, dispatch, slot, read begin, read end, written begin, written end).");
-  nb::class_<device::FailingDevice, Device>(module, "FailingDevice", "A device whose passes fail on demand.")
-      .def(nb::init<Device&>(), nb::keep_alive<1, 2>(), "device"_a)
-      .def("fail_after", &device::FailingDevice::fail_after, "passes"_a)
-      .def("recover", &device::FailingDevice::recover);
 }
 #endif
 
@@ -194,7 +189,6 @@ void bind_device(nb::module_& module) {
            "Runs lists of dispatches, one list a stage; returns the seconds it took and the error, empty for none.");
   bind_metal(devices);
   bind_inspecting_device(devices);
-  bind_rehearsed_device(devices);
 #ifdef LILY_HAS_CUDA
   bind_cuda(devices);
 #endif

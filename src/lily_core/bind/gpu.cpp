@@ -171,7 +171,6 @@ void bind_gpu(nb::module_& module) {
   bind_reports(part);
   bind_models(part);
   nb::class_<gpu::NullDevice, device::Device>(part, "NullDevice", "A device that computes nothing.").def(nb::init<>());
-  bind_callback_device(part);
   part.def("plan_operations", &plan_operations, "operations"_a, "scratch_sizes"_a, "concurrent"_a);
   part.def("available_devices", &device::available_devices);
 }

@@ -1,22 +1,22 @@
-// bind/rehearsed_device.cpp -- binds device/metal/rehearsed_device.h, for tests.
-#include "device/metal/rehearsed_device.h"
+// doubles/bind_rehearsed_device.cpp -- binds rehearsed_device.h.
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "bind/bind.h"
+#include "doubles.h"
+#include "rehearsed_device.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lily::bind {
+namespace lily::doubles {
 
 using device::metal::RehearsedDevice;
 
-void bind_rehearsed_device(nb::module_& devices) {
+void bind_rehearsed_device(nb::module_& module) {
   nb::class_<RehearsedDevice, device::Device>(
-      devices, "RehearsedDevice", "Another device, behind the Metal device's own submitting, waiting and failing.")
+      module, "RehearsedDevice", "Another device, behind the Metal device's own submitting, waiting and failing.")
       .def(
           "__init__",
           [](RehearsedDevice* self, std::shared_ptr<device::Device> inner, std::uint64_t working_set,
@@ -40,4 +40,4 @@ void bind_rehearsed_device(nb::module_& devices) {
                    "Pipelines that were first asked for when they were needed.");
 }
 
-}  // namespace lily::bind
+}  // namespace lily::doubles

@@ -1,5 +1,5 @@
-// device/metal/rehearsed_device.cpp -- a thread that runs command buffers in the order of their event.
-#include "device/metal/rehearsed_device.h"
+// doubles/rehearsed_device.cpp -- a thread that runs command buffers in the order of their event.
+#include "rehearsed_device.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// device/metal/rehearsed_device.h -- the Metal device's way of submitting, waiting and failing, on another device.
+// doubles/rehearsed_device.h -- the Metal device's way of submitting, waiting and failing, on another device.
 //
 // Everything above Metal's own calls is the same code: command buffers in a chain of events, passes in parts, the
 // budget, pipelines ahead of time. Command buffers run on a thread and fail on demand, so that all of it can be tested,

@@ -1,4 +1,4 @@
-// device/failing_device.h -- a device that fails on demand, to test how its users take errors.
+// doubles/failing_device.h -- a device that fails on demand, to test how its users take errors.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,9 @@
 
 #include "device/device.h"
 
-namespace lily::device {
+namespace lily::doubles {
+
+using namespace device;
 
 // Passes everything on to another device, but after `fail_after(n)` the pass after the next n fails, and all later
 // ones.
@@ -58,4 +60,4 @@ class FailingDevice final : public Device {
   std::optional<std::uint64_t> passes_left_;
 };
 
-}  // namespace lily::device
+}  // namespace lily::doubles

@@ -1,4 +1,4 @@
-// bind/callback_device.cpp -- a device whose kernels are a Python function, to test passes on reference kernels.
+// doubles/callback_device.cpp -- a device whose kernels are a Python function, to test passes on reference kernels.
 //
 // Passes run when somebody waits for them, as late as a device may: what the host changes too early is noticed.
 #include <nanobind/ndarray.h>
@@ -13,15 +13,15 @@
 #include <map>
 #include <mutex>
 
-#include "bind/bind.h"
 #include "device/device.h"
 #include "device/pipeline_key.h"
+#include "doubles.h"
 #include "engine/error.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
-namespace lily::bind {
+namespace lily::doubles {
 namespace {
 
 using device::BufferStorage;
@@ -212,4 +212,4 @@ void bind_callback_device(nb::module_& module) {
       .def_rw("copies", &CallbackDevice::copies);
 }
 
-}  // namespace lily::bind
+}  // namespace lily::doubles
