@@ -259,7 +259,7 @@ struct AttentionArgs {
 //   Launch: {1} kArgmaxThreads.
 // sample_token: logits f32 [candidates] @0 (16-byte aligned), token int [1] out @1, position int [1] @2 (of the token being
 //   chosen), args @3: temperature, top-k, top-p, min-p and the counter-based draw in the integers of
-//   engine/sampling_arithmetic.h: the CPU sampler's token for the same logits. Launch: {1} kSampleThreads.
+//   base/sampling_arithmetic.h: the CPU sampler's token for the same logits. Launch: {1} kSampleThreads.
 // All choices are -1 when a logit is NaN or the best is not finite.
 struct SampleArgs {
   uint32_t candidates;  // ids below this may be chosen: padding rows of the vocabulary are above

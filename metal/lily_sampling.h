@@ -1,4 +1,4 @@
-// lily_sampling.h -- the arithmetic of a draw: engine/sampling_arithmetic.h in Metal, the same to the bit.
+// lily_sampling.h -- the arithmetic of a draw: base/sampling_arithmetic.h in Metal, the same to the bit.
 #pragma once
 
 #include "lily_common.h"

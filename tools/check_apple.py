@@ -274,7 +274,7 @@ def missed_mistake(folder: Path, mistake: Mistake) -> str:
 
 def engine_sources() -> list[Path]:
     """What CMake builds for arm64 macOS, without Objective-C++."""
-    folders = ("engine", "cpu", "gpu", "bind", "device/metal")
+    folders = ("base", "weights", "cpu", "gpu", "engine", "bind", "device/metal")
     sources = [path for folder in folders for path in sorted((CORE / folder).glob("*.cpp"))]
     sources += [CORE / "device" / "open.cpp"]
     units = ("portable_matmul", "portable_float", "neon_matmul", "neon_float", "i8mm_matmul")

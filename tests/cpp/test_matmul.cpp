@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cpu/dispatch.h"
 #include "cpu/matmul/portable_fma.h"
-#include "engine/error.h"
 
 namespace {
 

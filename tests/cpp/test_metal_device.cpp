@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "device/metal/command_error.h"
 #include "device/metal/command_split.h"
 #include "device/metal/heartbeat.h"
@@ -23,7 +24,6 @@
 #include "device/metal/pass_state.h"
 #include "device/metal/source_bundle.h"
 #include "device/metal/tensor_verdict.h"
-#include "engine/error.h"
 #include "named_tests.h"
 
 namespace lily::device::metal {

@@ -19,11 +19,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "device/metal/command_queue.h"
 #include "device/metal/once_map.h"
 #include "device/metal/run_on_threads.h"
 #include "device/metal/submission.h"
-#include "engine/error.h"
 #include "named_tests.h"
 
 namespace lily::device::metal {

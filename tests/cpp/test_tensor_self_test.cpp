@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "device/metal/tensor_self_test.h"
-#include "engine/error.h"
 #include "named_tests.h"
 #ifdef LILY_HAS_SIM
 #include "device/sim.h"

@@ -13,10 +13,10 @@
 #include <map>
 #include <mutex>
 
+#include "base/error.h"
 #include "device/device.h"
 #include "device/pipeline_key.h"
 #include "doubles.h"
-#include "engine/error.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -105,7 +105,7 @@ class CallbackDevice final : public device::Device {
     return std::make_shared<HostBuffer>(size, storage, std::move(label));
   }
   [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
-                                                     const device::CopyProgress& progress) override {
+                                                     const CopyProgress& progress) override {
     if (!copies) return std::make_shared<HostBuffer>(data, size, std::move(label));
     auto buffer = std::make_shared<HostBuffer>(size, BufferStorage::private_, std::move(label));
     buffer->write(0, {data, size});
@@ -149,7 +149,8 @@ class CallbackDevice final : public device::Device {
   std::uint64_t allocation_limit = ~std::uint64_t{0};
   std::uint64_t memory_limit_bytes = 0;
   bool tensor_gemm = false;
-  bool copies = false;  // what is wrapped, as a GPU with memory of its own does
+  bool copies = false;  // what is wrapped, as a GPU with memory of
+                        // its own does
   [[nodiscard]] std::uint64_t submitted() const { return submitted_; }
 
  private:
@@ -168,7 +169,8 @@ class CallbackDevice final : public device::Device {
     return "";
   }
 
-  // (kernel, constants, {slot: (bytes, written)}, arguments and their slot, grid, threads)
+  // (kernel, constants, {slot: (bytes, written)}, arguments and
+  // their slot, grid, threads)
   static nb::tuple launch(const device::Dispatch& dispatch) {
     const auto& pipeline = static_cast<const NamedPipeline&>(*dispatch.pipeline);
     nb::dict slots;

@@ -14,7 +14,7 @@ from deferred_device import model_on, run_stage
 from engine_helpers import random_ids
 
 import lily
-from lily import _core
+from lily import _test_doubles
 from lily.checkpoint import resolve_source
 from lily.errors import CheckpointError
 
@@ -44,7 +44,7 @@ def test_no_result_from_weights_that_changed_meanwhile(directory: Path) -> None:
             change(directory)
         run_stage(launches)
 
-    with model_on(_core.gpu.CallbackDevice(run_and_change), directory) as model, model.session() as session:
+    with model_on(_test_doubles.CallbackDevice(run_and_change), directory) as model, model.session() as session:
         with pytest.raises(CheckpointError, match="was written to"):
             session.prefill(PROMPT)
         assert stages >= 5
@@ -52,7 +52,7 @@ def test_no_result_from_weights_that_changed_meanwhile(directory: Path) -> None:
 
 
 def test_copied_weights_do_not_need_the_file(directory: Path, model: lily.Model) -> None:
-    device = _core.gpu.CallbackDevice(run_stage)
+    device = _test_doubles.CallbackDevice(run_stage)
     device.copies = True
     with model_on(device, directory) as copied, copied.session() as session:
         change(directory)
@@ -63,7 +63,7 @@ def test_copied_weights_do_not_need_the_file(directory: Path, model: lily.Model)
 def test_changed_while_weights_are_copied(tmp_path: Path) -> None:
     directory = Path(shutil.copytree(resolve_source("lily-tiny"), tmp_path / "copy"))  # its tensors are aligned
     time.sleep(0.02)
-    device = _core.gpu.CallbackDevice(run_stage)
+    device = _test_doubles.CallbackDevice(run_stage)
     device.copies = True
     with pytest.raises(CheckpointError, match="was written to"):
         model_on(device, directory, copy_progress=lambda done, total: change(directory))

@@ -160,7 +160,7 @@ def test_order_of_threads_and_checks(kind: str, size: int, sampling: Sampling) -
 
 
 def mass(logits: Array, scale: np.float32) -> Array:
-    """engine/sampling_arithmetic.h's masses, written down again."""
+    """base/sampling_arithmetic.h's masses, written down again."""
     distance = np.minimum(logits.max() - logits, np.finfo(np.float32).max)
     exponent = np.where(distance < np.float32(2.0**-100), np.float32(0), distance) * scale
     bits = np.minimum(exponent, np.float32(41 << 24)).astype(np.uint64)

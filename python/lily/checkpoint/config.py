@@ -31,7 +31,7 @@ class LayerType(str, Enum):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Dimensions of the text model; mirrors engine/config.h field by field."""
+    """Dimensions of the text model; mirrors weights/config.h field by field."""
 
     hidden_size: int
     vocab_size: int  # rows of the embedding, padding included

@@ -1,4 +1,4 @@
-"""Where each weight lies in the checkpoint's files: dataclasses that mirror engine/sources.h one to one."""
+"""Where each weight lies in the checkpoint's files: dataclasses that mirror weights/sources.h one to one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// bind/config.cpp -- binds engine/config.h.
-#include "engine/config.h"
+// bind/config.cpp -- binds weights/config.h.
+#include "weights/config.h"
 
 #include <nanobind/stl/vector.h>
 

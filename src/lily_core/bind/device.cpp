@@ -11,8 +11,8 @@
 #include <cstring>
 #include <map>
 
+#include "base/error.h"
 #include "bind/bind.h"
-#include "engine/error.h"
 #ifdef LILY_HAS_SIM
 #include "device/sim.h"
 #endif

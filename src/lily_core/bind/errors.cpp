@@ -2,8 +2,8 @@
 #include <exception>
 #include <new>
 
+#include "base/error.h"
 #include "bind/bind.h"
-#include "engine/error.h"
 
 namespace nb = nanobind;
 

@@ -1,4 +1,4 @@
-// bind/gpu.cpp -- binds gpu/options.h, gpu/step_report.h and, for tests, the planner and models on a given device.
+// bind/gpu.cpp -- binds base/gpu_options.h, gpu/step_report.h and, for tests, the planner and models on a given device.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
@@ -9,9 +9,9 @@
 
 #include <map>
 
+#include "base/error.h"
 #include "bind/bind.h"
 #include "device/open.h"
-#include "engine/error.h"
 #include "engine/model.h"
 #include "gpu/gpu_backend.h"
 #include "gpu/null_device.h"

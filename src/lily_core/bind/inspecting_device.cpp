@@ -91,7 +91,7 @@ class InspectingDevice final : public device::Device {
     return inner_->allocate(size, storage, std::move(label));
   }
   [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
-                                                     const device::CopyProgress& progress) override {
+                                                     const CopyProgress& progress) override {
     return inner_->wrap(data, size, std::move(label), progress);
   }
   [[nodiscard]] bool copies_wrapped() const override { return inner_->copies_wrapped(); }
@@ -104,7 +104,7 @@ class InspectingDevice final : public device::Device {
     return *found;
   }
   [[nodiscard]] bool compiles_ahead() const override { return inner_->compiles_ahead(); }
-  void compile(std::span<const device::PipelineRequest> requests, const device::CompileProgress& progress) override {
+  void compile(std::span<const device::PipelineRequest> requests, const CompileProgress& progress) override {
     inner_->compile(requests, progress);
   }
   [[nodiscard]] std::unique_ptr<device::Ticket> submit(std::span<const device::Stage> stages) override {

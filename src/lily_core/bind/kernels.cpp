@@ -7,11 +7,11 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "bind/bind.h"
 #include "cpu/activations.h"
 #include "cpu/dispatch.h"
 #include "cpu/read_bandwidth.h"
-#include "engine/error.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

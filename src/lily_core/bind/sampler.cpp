@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "bind/bind.h"
-#include "engine/error.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -12,8 +12,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "base/error.h"
 #include "bind/bind.h"
-#include "engine/error.h"
 #include "engine/non_finite.h"
 #include "engine/session.h"
 

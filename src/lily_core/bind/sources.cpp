@@ -1,11 +1,11 @@
-// bind/sources.cpp -- binds engine/sources.h.
-#include "engine/sources.h"
+// bind/sources.cpp -- binds weights/sources.h.
+#include "weights/sources.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/bind.h"
-#include "engine/mapped_file_faults.h"
+#include "weights/mapped_file_faults.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <string>
 
+#include "base/default_floats.h"
+#include "base/error.h"
+#include "base/finite.h"
+#include "base/log_softmax.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/dispatch.h"
-#include "engine/default_floats.h"
-#include "engine/error.h"
-#include "engine/non_finite.h"
-#include "engine/sampler.h"
 
 namespace lily::cpu {
 namespace {
@@ -63,7 +63,8 @@ std::size_t CpuBackend::scratch_bytes() const { return chunk_.bytes() + moe_bloc
 void CpuBackend::run_layers(CpuSessionState& state, std::span<const std::int32_t> ids, std::int64_t first_needed_row,
                             const BlockObserver& observe) {
   const auto show = [&](std::int64_t layer, BlockKind kind) {
-    if (observe) observe(layer, kind, {chunk_.hidden(0), static_cast<std::size_t>(chunk_.rows() * config_.hidden_size)});
+    if (observe)
+      observe(layer, kind, {chunk_.hidden(0), static_cast<std::size_t>(chunk_.rows() * config_.hidden_size)});
   };
   chunk_.begin(ids, weights_.embed_tokens);
   show(0, BlockKind::embedding);

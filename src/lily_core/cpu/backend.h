@@ -3,8 +3,9 @@
 
 #include <memory>
 
-#include "engine/backend.h"
-#include "engine/model.h"
+#include "base/backend.h"
+#include "base/engine_options.h"
+#include "weights/weights.h"
 
 namespace lily::cpu {
 

@@ -9,7 +9,7 @@
 #include "cpu/aligned_buffer.h"
 #include "cpu/compute.h"
 #include "cpu/workspace.h"
-#include "engine/config.h"
+#include "weights/config.h"
 
 namespace lily::cpu {
 

@@ -9,7 +9,7 @@
 #include "cpu/kernels.h"
 #include "cpu/kv_cache.h"
 #include "cpu/thread_pool.h"
-#include "engine/config.h"
+#include "weights/config.h"
 
 namespace lily::cpu {
 

@@ -4,14 +4,14 @@
 #include <memory>
 #include <span>
 
+#include "base/backend.h"
 #include "cpu/attention_block.h"
 #include "cpu/chunk.h"
 #include "cpu/compute.h"
 #include "cpu/gdn_block.h"
 #include "cpu/moe_block.h"
 #include "cpu/session_state.h"
-#include "engine/backend.h"
-#include "engine/weights.h"
+#include "weights/weights.h"
 
 namespace lily::cpu {
 

@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 
+#include "base/error.h"
 #include "cpu/amx_permission.h"
 #include "cpu/isa/isa.h"
-#include "engine/error.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>

@@ -1,7 +1,7 @@
 // cpu/embed.h -- one row of an embedding matrix, dequantized.
 #pragma once
 
-#include "engine/matrix.h"
+#include "weights/matrix.h"
 
 namespace lily::cpu {
 

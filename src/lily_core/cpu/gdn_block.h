@@ -4,8 +4,8 @@
 #include "cpu/chunk.h"
 #include "cpu/compute.h"
 #include "cpu/session_state.h"
-#include "engine/config.h"
-#include "engine/weights.h"
+#include "weights/config.h"
+#include "weights/weights.h"
 
 namespace lily::cpu {
 

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/matrix.h"
+#include "weights/matrix.h"
 
 namespace lily::cpu {
 

@@ -5,8 +5,8 @@
 
 #include "cpu/chunk.h"
 #include "cpu/compute.h"
-#include "engine/config.h"
-#include "engine/weights.h"
+#include "weights/config.h"
+#include "weights/weights.h"
 
 namespace lily::cpu {
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "base/error.h"
 #include "cpu/aligned_buffer.h"
-#include "engine/error.h"
 
 namespace lily::cpu {
 namespace {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "base/backend.h"
 #include "cpu/aligned_buffer.h"
 #include "cpu/kv_cache.h"
-#include "engine/backend.h"
-#include "engine/config.h"
+#include "weights/config.h"
 
 namespace lily::cpu {
 

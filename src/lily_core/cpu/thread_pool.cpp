@@ -8,8 +8,8 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/default_floats.h"
-#include "engine/error.h"
+#include "base/default_floats.h"
+#include "base/error.h"
 
 namespace lily::cpu {
 namespace {

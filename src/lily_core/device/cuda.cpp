@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/error.h"
 #include "device/cuda/cuda_buffer.h"
 #include "device/cuda/cuda_pipeline.h"
 #include "device/cuda/cuda_ticket.h"
@@ -14,7 +15,6 @@
 #include "device/cuda/kernel_compiler.h"
 #include "device/cuda/launch_list.h"
 #include "device/pipeline_key.h"
-#include "engine/error.h"
 
 namespace lily::device {
 

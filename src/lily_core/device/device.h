@@ -5,13 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
+#include "base/error.h"
+#include "base/progress.h"
 
 namespace lily::device {
 
@@ -109,9 +109,6 @@ struct PipelineRequest {
   std::string kernel;
   std::vector<FunctionConstant> constants;
 };
-using CopyProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes
-using CompileProgress = std::function<void(std::size_t done, std::size_t total)>;
-
 class Device {
  public:
   virtual ~Device() = default;

@@ -17,7 +17,7 @@
 #include "device/metal/tensor_probe.h"
 #include "device/metal/text.h"
 #include "device/pipeline_key.h"
-#include "engine/error.h"
+#include "base/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
 

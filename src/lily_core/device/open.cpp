@@ -1,7 +1,7 @@
 // device/open.cpp -- opens a device by name.
 #include "device/open.h"
 
-#include "engine/error.h"
+#include "base/error.h"
 #ifdef LILY_HAS_CUDA
 #include "device/cuda.h"
 #include "device/cuda/driver.h"

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <thread>
 
+#include "base/error.h"
 #include "device/pipeline_key.h"
 #include "device/sim/kernel_library.h"
 #include "device/sim/sim_buffer.h"
 #include "device/sim/sim_pipeline.h"
 #include "device/sim/stage_checks.h"
-#include "engine/error.h"
 
 namespace lily::device {
 namespace {

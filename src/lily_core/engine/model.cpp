@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "base/error.h"
 #include "cpu/backend.h"
 #include "device/open.h"
-#include "engine/error.h"
 #include "gpu/gpu_backend.h"
 
 namespace lily {

@@ -4,30 +4,15 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
 
+#include "base/backend.h"
+#include "base/engine_options.h"
 #include "device/device.h"
-#include "engine/backend.h"
-#include "engine/config.h"
-#include "engine/sources.h"
-#include "engine/weights.h"
-#include "gpu/options.h"
+#include "weights/config.h"
+#include "weights/sources.h"
+#include "weights/weights.h"
 
 namespace lily {
-
-struct EngineOptions {
-  std::string backend = "cpu";
-  std::int64_t threads = 0;                  // 0: one for each physical core available to the process
-  std::int64_t prefill_chunk = 0;            // tokens; 0: the backend's choice
-  std::int64_t max_context = 0;              // tokens; 0: the config's max_position_embeddings
-  std::string weights = "mmap";              // "mmap": used in the mapped files; "read": read into memory first
-  std::string cpu_isa;                       // empty: LILY_CPU_ISA or the best the processor has
-  std::string kv_cache_type = "float16";     // of the CPU backend: "float16" or "bfloat16"
-  gpu::Options gpu;                          // of the other backends
-  device::CopyProgress copy_progress;        // told while weights are copied to the device; not kept
-  device::CompileProgress compile_progress;  // told while the device compiles; not kept
-  bool shorten_context = false;              // max_context may become what the device's memory has room for
-};
 
 class Model {
  public:

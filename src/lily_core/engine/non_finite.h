@@ -2,21 +2,17 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 
-#include "engine/backend.h"
-#include "engine/config.h"
+#include "base/backend.h"
+#include "base/finite.h"
+#include "weights/config.h"
 
 namespace lily {
-
-[[nodiscard]] bool all_finite(std::span<const float> values);
-// Index of the first value that is NaN or infinite.
-[[nodiscard]] std::optional<std::int64_t> first_non_finite(std::span<const std::byte> values, StateType type);
 
 // Computes `ids` once more from the empty state and looks at every row after every block. Says where values are first
 // not finite ("position 3, layers.2.mlp"); nothing where they all are, where the backend does not show its rows, or

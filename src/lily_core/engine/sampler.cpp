@@ -2,14 +2,13 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
 
-#include "engine/error.h"
-#include "engine/sampling_arithmetic.h"
+#include "base/error.h"
+#include "base/sampling_arithmetic.h"
 
 namespace lily {
 namespace {
@@ -20,8 +19,6 @@ constexpr std::size_t kFirstCandidates = 256;
 constexpr std::size_t kHeapShare = 32;  // at most one of that many ids is selected with a heap
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-constexpr std::ptrdiff_t kBlock = 64;  // values of a loop that compilers make vector code of
-
 std::size_t index(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 std::uint64_t mix(std::uint64_t value) {
@@ -29,26 +26,6 @@ std::uint64_t mix(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
   return value ^ (value >> 31);
-}
-
-// NaN apart; -inf of nothing.
-float largest(std::span<const float> values) {
-  std::array<float, kBlock> lanes;
-  lanes.fill(-std::numeric_limits<float>::infinity());
-  const float* next = values.data();
-  const float* const end = next + values.size();
-  for (; end - next >= kBlock; next += kBlock) {
-    for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] = next[i] > lanes[i] ? next[i] : lanes[i];
-  }
-  for (std::size_t i = 0; next < end; ++next, ++i) lanes[i] = *next > lanes[i] ? *next : lanes[i];
-  return *std::max_element(lanes.begin(), lanes.end());
-}
-
-// Whether one of the kBlock values is `value`.
-bool holds(const float* values, float value) {
-  bool found = false;
-  for (std::ptrdiff_t i = 0; i < kBlock; ++i) found |= values[i] == value;
-  return found;
 }
 
 bool has_nan(std::span<const float> values) {
@@ -81,15 +58,6 @@ std::uint64_t random_at(std::uint64_t seed, std::uint64_t position) { return mix
 
 double uniform_at(std::uint64_t seed, std::uint64_t position) {
   return static_cast<double>(random_at(seed, position) >> 11) * 0x1p-53;
-}
-
-std::int32_t argmax(std::span<const float> logits) {
-  const float maximum = largest(logits);
-  const float* first = logits.data();
-  const float* const end = first + logits.size();
-  while (end - first >= kBlock && !holds(first, maximum)) first += kBlock;
-  const float* const place = std::find(first, end, maximum);
-  return place == end ? 0 : static_cast<std::int32_t>(place - logits.data());
 }
 
 void Sampler::count(std::span<const std::int32_t> output, std::size_t vocab_size) {
@@ -218,12 +186,6 @@ std::int32_t Sampler::sample(const SamplerInput& input, const Sampling& sampling
     select(logits, limit);
     if (draw(input, sampling, logits, maximum, token) || limit >= size || top_k > 0) return token;
   }
-}
-
-LogSoftmax::LogSoftmax(std::span<const float> logits, float maximum) : maximum_(maximum) {
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - maximum_);
-  log_sum_ = std::log(sum);
 }
 
 Logprobs logprobs_of(std::span<const float> logits, std::int32_t token, std::int64_t top) {

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/log_softmax.h"
+
 namespace lily {
 
 struct Sampling {
@@ -48,7 +50,7 @@ struct TokenLogprob {
 class Sampler {
  public:
   // Penalties, bias and mask first, then the filters in this order: temperature, top_k, top_p, min_p, in the integers
-  // of engine/sampling_arithmetic.h. Ties go to the lower id. Logits that are not finite: Error(backend). Nothing
+  // of base/sampling_arithmetic.h. Ties go to the lower id. Logits that are not finite: Error(backend). Nothing
   // allowed: Error(invalid_argument).
   [[nodiscard]] std::int32_t sample(const SamplerInput& input, const Sampling& sampling);
 
@@ -65,22 +67,6 @@ class Sampler {
   std::vector<std::int32_t> counted_;   // the output that counts_ holds
   std::vector<std::int32_t> distinct_;  // its ids, each once
   std::vector<std::uint32_t> counts_;   // [vocab_size]
-};
-
-[[nodiscard]] std::int32_t argmax(std::span<const float> logits);
-
-// log(softmax(logits)), in double precision.
-class LogSoftmax {
- public:
-  // `maximum`: the largest of the logits.
-  LogSoftmax(std::span<const float> logits, float maximum);
-  [[nodiscard]] float of(float logit) const {
-    return static_cast<float>(static_cast<double>(logit) - maximum_ - log_sum_);
-  }
-
- private:
-  double maximum_;
-  double log_sum_;
 };
 
 // The log-probability of a token and of the `top` most probable ones, from unmodified logits.

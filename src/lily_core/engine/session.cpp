@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/default_floats.h"
-#include "engine/error.h"
+#include "base/default_floats.h"
+#include "base/error.h"
 #include "engine/non_finite.h"
 
 namespace lily {

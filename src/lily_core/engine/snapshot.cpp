@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 #include "engine/non_finite.h"
 
 namespace lily {

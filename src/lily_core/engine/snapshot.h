@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/backend.h"
+#include "base/backend.h"
 #include "engine/model.h"
 
 namespace lily {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/sampling_arithmetic.h"
+#include "base/sampling_arithmetic.h"
 
 namespace lily::gpu {
 namespace {

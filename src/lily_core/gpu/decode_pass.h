@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/backend.h"
-#include "engine/config.h"
+#include "base/backend.h"
 #include "gpu/encoder.h"
 #include "gpu/state_views.h"
 #include "gpu/weights.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

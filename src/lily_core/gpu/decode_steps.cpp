@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 

@@ -9,14 +9,14 @@
 #include <span>
 #include <vector>
 
+#include "base/backend.h"
 #include "device/device.h"
-#include "engine/backend.h"
-#include "engine/config.h"
 #include "gpu/decode_pass.h"
 #include "gpu/pass_runner.h"
 #include "gpu/planner.h"
 #include "gpu/session_state.h"
 #include "gpu/weights.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <unordered_map>
 
-#include "engine/config.h"
-#include "engine/weights.h"
 #include "gpu/weights.h"
+#include "weights/config.h"
+#include "weights/weights.h"
 
 namespace lily::gpu {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "../../metal/lily_args.h"
+#include "base/gpu_options.h"
 #include "device/device.h"
-#include "gpu/options.h"
 #include "gpu/pass.h"
 #include "gpu/weights.h"
 

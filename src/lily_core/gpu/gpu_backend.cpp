@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/non_finite.h"
-#include "engine/sampler.h"
+#include "base/error.h"
+#include "base/finite.h"
+#include "base/log_softmax.h"
 #include "gpu/memory_need.h"
 #include "gpu/needed_pipelines.h"
 #include "gpu/prefill_pass.h"

@@ -7,16 +7,16 @@
 #include <span>
 #include <vector>
 
+#include "base/backend.h"
+#include "base/engine_options.h"
+#include "base/gpu_options.h"
 #include "device/device.h"
-#include "engine/backend.h"
-#include "engine/config.h"
-#include "engine/model.h"
 #include "gpu/decode_steps.h"
-#include "gpu/options.h"
 #include "gpu/pass_runner.h"
 #include "gpu/row_groups.h"
 #include "gpu/session_state.h"
 #include "gpu/weights.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 
@@ -32,7 +32,7 @@ class GpuBackend final : public Backend {
 
   [[nodiscard]] std::unique_ptr<SessionState> create_state() const override;
   [[nodiscard]] std::size_t scratch_bytes() const override;
-  [[nodiscard]] bool reads_mapped_weights() const override { return !device_->copies_wrapped(); }
+  [[nodiscard]] bool reads_mapped_weights() const override { return !runner_.copies_wrapped(); }
   [[nodiscard]] std::int64_t max_chunk_rows() const override { return chunk_rows_.load(std::memory_order_relaxed); }
   void prefill(SessionState& state, std::span<const std::int32_t> ids, std::span<float> logits) override;
   void score(SessionState& state, std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,

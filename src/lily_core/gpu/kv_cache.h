@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
+#include "base/backend.h"
 #include "device/device.h"
-#include "engine/backend.h"
-#include "engine/config.h"
 #include "gpu/pass.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "engine/error.h"
+#include "base/error.h"
 #include "gpu/null_device.h"
 #include "gpu/planner.h"
 #include "gpu/prefill_pass.h"

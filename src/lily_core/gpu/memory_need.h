@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
+#include "base/engine_options.h"
 #include "device/device.h"
-#include "engine/config.h"
-#include "engine/model.h"
-#include "engine/weights.h"
+#include "weights/config.h"
+#include "weights/weights.h"
 
 namespace lily::gpu {
 

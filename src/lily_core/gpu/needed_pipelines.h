@@ -3,10 +3,10 @@
 
 #include <vector>
 
+#include "base/engine_options.h"
 #include "device/device.h"
-#include "engine/config.h"
-#include "engine/model.h"
 #include "gpu/weights.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

@@ -77,7 +77,7 @@ std::shared_ptr<device::Buffer> NullDevice::allocate(std::uint64_t size, device:
 }
 
 std::shared_ptr<device::Buffer> NullDevice::wrap(const std::byte* /*data*/, std::uint64_t size, std::string label,
-                                                 const device::CopyProgress& /*progress*/) {
+                                                 const CopyProgress& /*progress*/) {
   return std::make_shared<NullBuffer>(size, device::BufferStorage::private_, std::move(label), wrapped_, contents_);
 }
 

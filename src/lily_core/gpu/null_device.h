@@ -26,7 +26,7 @@ class NullDevice final : public device::Device {
   [[nodiscard]] std::shared_ptr<device::Buffer> allocate(std::uint64_t size, device::BufferStorage storage,
                                                          std::string label) override;
   [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
-                                                     const device::CopyProgress& progress) override;
+                                                     const CopyProgress& progress) override;
   // Any name is a kernel. With its constants, it is noted down.
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override;

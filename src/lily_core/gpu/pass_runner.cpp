@@ -1,7 +1,7 @@
 // gpu/pass_runner.cpp -- submits planned passes and waits for them.
 #include "gpu/pass_runner.h"
 
-#include "engine/error.h"
+#include "base/error.h"
 #include "gpu/encoder.h"
 
 namespace lily::gpu {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/gpu_options.h"
 #include "device/device.h"
 #include "gpu/arena.h"
-#include "gpu/options.h"
 #include "gpu/planner.h"
 #include "gpu/session_state.h"
 
@@ -28,6 +28,7 @@ class PassRunner {
       : device_(std::move(device)), options_(options), arena_(*device_) {}
 
   [[nodiscard]] device::Device& device() { return *device_; }
+  [[nodiscard]] bool copies_wrapped() const { return device_->copies_wrapped(); }
   [[nodiscard]] const std::shared_ptr<device::Device>& shared_device() const { return device_; }
   [[nodiscard]] const Options& options() const { return options_; }
   // One more for each change of the options: passes that were planned before are planned anew.

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 namespace {

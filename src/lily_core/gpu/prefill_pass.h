@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "engine/config.h"
 #include "gpu/encoder.h"
 #include "gpu/row_groups.h"
 #include "gpu/state_views.h"
 #include "gpu/weights.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

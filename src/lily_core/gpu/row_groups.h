@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/config.h"
 #include "gpu/encoder.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

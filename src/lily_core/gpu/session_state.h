@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/backend.h"
 #include "device/device.h"
-#include "engine/backend.h"
-#include "engine/config.h"
 #include "gpu/kv_cache.h"
 #include "gpu/state_views.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

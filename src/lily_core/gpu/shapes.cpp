@@ -5,7 +5,7 @@
 #include <string>
 
 #include "../../metal/lily_args.h"
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 namespace {

@@ -1,7 +1,7 @@
 // gpu/shapes.h -- the shapes that the kernels are written for.
 #pragma once
 
-#include "engine/config.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

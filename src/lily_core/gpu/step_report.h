@@ -6,10 +6,10 @@
 #include <map>
 #include <string>
 
-#include "engine/config.h"
+#include "base/gpu_options.h"
 #include "gpu/described_weights.h"
-#include "gpu/options.h"
 #include "gpu/planner.h"
+#include "weights/config.h"
 
 namespace lily::gpu {
 

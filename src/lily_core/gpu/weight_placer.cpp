@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 namespace {
@@ -57,8 +57,7 @@ std::vector<const std::byte*> pointers(const std::vector<Matrix>& matrices, cons
 
 }  // namespace
 
-WeightPlacer::WeightPlacer(device::Device& device, std::span<const HostRegion> regions,
-                           const device::CopyProgress& progress)
+WeightPlacer::WeightPlacer(device::Device& device, std::span<const HostRegion> regions, const CopyProgress& progress)
     : device_(device),
       progress_(progress),
       regions_(regions.begin(), regions.end()),
@@ -137,7 +136,7 @@ std::optional<WeightPlacer::Blocks> WeightPlacer::find_in_place(const std::vecto
 std::shared_ptr<device::Buffer> WeightPlacer::wrap_region(const HostRegion& region) {
   std::uint64_t total = 0;  // of all regions that are used
   for (std::size_t i = 0; i < regions_.size(); ++i) total += region_is_used_[i] ? regions_[i].size : 0;
-  device::CopyProgress progress;
+  CopyProgress progress;
   if (progress_) progress = [&](std::uint64_t done, std::uint64_t /*size*/) { progress_(wrapped_ + done, total); };
   std::shared_ptr<device::Buffer> buffer = device_.wrap(region.data, region.size, region.label, progress);
   wrapped_ += region.size;

@@ -17,7 +17,7 @@ namespace lily::gpu {
 class WeightPlacer {
  public:
   // `progress` outlives this: told of the regions that the device copies.
-  WeightPlacer(device::Device& device, std::span<const HostRegion> regions, const device::CopyProgress& progress);
+  WeightPlacer(device::Device& device, std::span<const HostRegion> regions, const CopyProgress& progress);
 
   [[nodiscard]] DeviceMatrix matrix(const std::string& name, const Matrix& matrix);
   [[nodiscard]] ExpertMatrices experts(const std::string& name, const std::vector<Matrix>& matrices);
@@ -49,7 +49,7 @@ class WeightPlacer {
   [[nodiscard]] std::shared_ptr<device::Buffer> wrap_region(const HostRegion& region);
 
   device::Device& device_;
-  const device::CopyProgress& progress_;
+  const CopyProgress& progress_;
   std::vector<HostRegion> regions_;
   std::vector<bool> region_is_used_;                             // in place: found while measuring
   std::uint64_t wrapped_ = 0;                                    // bytes of regions

@@ -83,7 +83,7 @@ std::vector<HostRegion> host_regions(const ModelWeights& weights) {
 }
 
 DeviceWeights::DeviceWeights(device::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                             std::span<const HostRegion> regions, const device::CopyProgress& progress) {
+                             std::span<const HostRegion> regions, const CopyProgress& progress) {
   WeightPlacer placer(device, regions, progress);
   const std::vector<float> frequencies = rope_frequencies_of(config);
   std::vector<std::int32_t> counting(static_cast<std::size_t>(std::max<std::int64_t>(8, config.num_experts_per_tok)));

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "device/device.h"
-#include "engine/config.h"
-#include "engine/weights.h"
 #include "gpu/pass.h"
+#include "weights/config.h"
+#include "weights/weights.h"
 
 namespace lily::gpu {
 
@@ -84,7 +84,7 @@ class DeviceWeights {
   // The regions and `weights` outlive this. Tells `progress` of the regions that the device copies. Throws
   // Error(config) naming a tensor that the GPU engine cannot use.
   DeviceWeights(device::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                std::span<const HostRegion> regions, const device::CopyProgress& progress = {});
+                std::span<const HostRegion> regions, const CopyProgress& progress = {});
 
   DeviceMatrix embed_tokens, lm_head;
   View norm;              // f32

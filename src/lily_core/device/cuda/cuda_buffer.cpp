@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::cuda {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "device/cuda/driver.h"
 #include "device/device.h"
-#include "engine/error.h"
 
 namespace lily::device::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::cuda {
 namespace {

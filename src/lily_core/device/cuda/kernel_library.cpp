@@ -10,7 +10,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include <functional>
 #include <set>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::cuda {
 namespace {

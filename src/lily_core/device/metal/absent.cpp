@@ -1,6 +1,6 @@
 // device/metal/absent.cpp -- device/metal.h in builds for other systems than macOS.
+#include "base/error.h"
 #include "device/metal.h"
-#include "engine/error.h"
 
 namespace lily::device {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
 

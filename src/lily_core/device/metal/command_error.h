@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::metal {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/metal/text.h"
-#include "engine/error.h"
+#include "base/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
 

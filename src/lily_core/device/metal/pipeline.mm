@@ -2,7 +2,7 @@
 #include "device/metal/pipeline.h"
 
 #include "device/metal/text.h"
-#include "engine/error.h"
+#include "base/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
 

@@ -6,7 +6,7 @@
 
 #include "device/metal/encoder.h"
 #include "device/metal/text.h"
-#include "engine/error.h"
+#include "base/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
 

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <utility>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::metal {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../../metal/lily_args.h"
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::metal {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 #include <sstream>
 
+#include "base/error.h"
 #include "device/own_file.h"
-#include "engine/error.h"
 
 namespace lily::device::metal {
 namespace {

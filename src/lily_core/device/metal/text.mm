@@ -1,7 +1,7 @@
 // device/metal/text.mm -- conversions of text.
 #include "device/metal/text.h"
 
-#include "engine/error.h"
+#include "base/error.h"
 
 NS_ASSUME_NONNULL_BEGIN
 

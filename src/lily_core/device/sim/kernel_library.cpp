@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::sim {
 namespace {

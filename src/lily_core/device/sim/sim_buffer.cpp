@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::sim {
 namespace {

@@ -1,7 +1,7 @@
 // device/sim/sim_pipeline.cpp -- checks the function constants and lists the slots.
 #include "device/sim/sim_pipeline.h"
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::device::sim {
 

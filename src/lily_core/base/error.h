@@ -1,4 +1,4 @@
-// engine/error.h -- the one exception type of the core; the binding layer maps each kind to a Python class.
+// base/error.h -- the one exception type of the core; the binding layer maps each kind to a Python class.
 #pragma once
 
 #include <cstdint>

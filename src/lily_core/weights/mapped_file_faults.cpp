@@ -1,5 +1,5 @@
-// engine/mapped_file_faults.cpp -- a table of mappings that a signal handler can read, and the handler.
-#include "engine/mapped_file_faults.h"
+// weights/mapped_file_faults.cpp -- a table of mappings that a signal handler can read, and the handler.
+#include "weights/mapped_file_faults.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// engine/config.h -- dimensions of a qwen3_5_moe text model, already validated against each other.
+// weights/config.h -- dimensions of a qwen3_5_moe text model, already validated against each other.
 #pragma once
 
 #include <cstdint>

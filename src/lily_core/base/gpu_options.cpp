@@ -1,10 +1,10 @@
-// gpu/options.cpp -- checks of the options.
-#include "gpu/options.h"
+// base/gpu_options.cpp -- checks of the options.
+#include "base/gpu_options.h"
 
 #include <cmath>
 #include <string>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily::gpu {
 

@@ -1,4 +1,4 @@
-// engine/matrix.h -- a weight matrix used in place in the mapped checkpoint, quantized or plain.
+// weights/matrix.h -- a weight matrix used in place in the mapped checkpoint, quantized or plain.
 //
 // Nothing here is aligned: safetensors writers do not pad their header, so every pointer may be odd.
 // Read through memcpy or unaligned vector loads only.

@@ -1,10 +1,10 @@
-// engine/config.cpp -- consistency checks between the dimensions of a model.
-#include "engine/config.h"
+// weights/config.cpp -- consistency checks between the dimensions of a model.
+#include "weights/config.h"
 
 #include <cmath>
 #include <string>
 
-#include "engine/error.h"
+#include "base/error.h"
 
 namespace lily {
 namespace {

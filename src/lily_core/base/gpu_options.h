@@ -1,4 +1,4 @@
-// gpu/options.h -- a switch for every mechanism of the GPU engine, so that each can be measured by turning it off.
+// base/gpu_options.h -- a switch for every mechanism of the GPU engine, so that each can be measured by turning it off.
 #pragma once
 
 #include <cstdint>

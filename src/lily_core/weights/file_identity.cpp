@@ -1,5 +1,5 @@
-// engine/file_identity.cpp -- reads a file's identity off what stat reports, and says how two differ.
-#include "engine/file_identity.h"
+// weights/file_identity.cpp -- reads a file's identity off what stat reports, and says how two differ.
+#include "weights/file_identity.h"
 
 #include <sys/stat.h>
 

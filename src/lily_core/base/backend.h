@@ -1,4 +1,4 @@
-// engine/backend.h -- what a session asks of a processor: prefill, score and step, on states of its own making.
+// base/backend.h -- what a session asks of a processor: prefill, score and step, on states of its own making.
 #pragma once
 
 #include <cstddef>
@@ -103,8 +103,8 @@ class Backend {
 
   // Appends a chunk of a prompt. `logits`: [vocab_size] of its last row, or empty where nobody needs them.
   virtual void prefill(SessionState& state, std::span<const std::int32_t> ids, std::span<float> logits) = 0;
-  // Appends a chunk as prefill() does, and shows the residual stream behind every block; false, with nothing done, where
-  // the backend does not keep it for the host.
+  // Appends a chunk as prefill() does, and shows the residual stream behind every block; false, with nothing done,
+  // where the backend does not keep it for the host.
   [[nodiscard]] virtual bool trace(SessionState& /*state*/, std::span<const std::int32_t> /*ids*/,
                                    const BlockObserver& /*observe*/) {
     return false;

@@ -1,5 +1,5 @@
-// engine/mapped_file.cpp -- POSIX memory mapping and reading of checkpoint files.
-#include "engine/mapped_file.h"
+// weights/mapped_file.cpp -- POSIX memory mapping and reading of checkpoint files.
+#include "weights/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/mapped_file_faults.h"
+#include "base/error.h"
+#include "weights/mapped_file_faults.h"
 
 namespace lily {
 namespace {

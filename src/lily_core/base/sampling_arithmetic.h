@@ -1,4 +1,4 @@
-// engine/sampling_arithmetic.h -- the arithmetic of a draw, the same to the bit on every processor.
+// base/sampling_arithmetic.h -- the arithmetic of a draw, the same to the bit on every processor.
 //
 // GPUs have no double, and sums of floats depend on their order. So masses are integers, in units of 2^-40 of the most
 // probable candidate's, and sums of them are exact in any order. metal/sampling.metal follows this file to the letter:

@@ -1,12 +1,12 @@
-// engine/weights.cpp -- turns resolved checkpoint sources into typed views of the mapped files.
-#include "engine/weights.h"
+// weights/weights.cpp -- turns resolved checkpoint sources into typed views of the mapped files.
+#include "weights/weights.h"
 
 #include <cmath>
 #include <string>
 #include <unordered_map>
 
-#include "engine/default_floats.h"
-#include "engine/error.h"
+#include "base/default_floats.h"
+#include "base/error.h"
 
 namespace lily {
 namespace {

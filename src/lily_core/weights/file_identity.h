@@ -1,4 +1,4 @@
-// engine/file_identity.h -- what tells a file from another one, and from itself with other content.
+// weights/file_identity.h -- what tells a file from another one, and from itself with other content.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// engine/mapped_file_faults.h -- names the mapped file where the process ends because the file became shorter.
+// weights/mapped_file_faults.h -- names the mapped file where the process ends because the file became shorter.
 //
 // A page that a mapped file no longer has ends the process with SIGBUS, which tells nobody why. A program that owns its
 // process (the command line, the server) lets report_mapping_faults() say it; a library never does by itself.

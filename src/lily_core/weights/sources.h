@@ -1,4 +1,4 @@
-// engine/sources.h -- where each weight lies in the checkpoint's files, as the checkpoint reader resolved it.
+// weights/sources.h -- where each weight lies in the checkpoint's files, as the checkpoint reader resolved it.
 //
 // The reader (python/lily/checkpoint/) parses and validates JSON and safetensors headers; the core only maps files
 // and takes views. Names are canonical, whatever prefix and fusion the checkpoint used: "layers.3.self_attn.q_proj".
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/file_identity.h"
-#include "engine/matrix.h"
+#include "weights/file_identity.h"
+#include "weights/matrix.h"
 
 namespace lily {
 

@@ -1,13 +1,13 @@
-// engine/weights.h -- the weights of a model: views into mapped files, by layer and role.
+// weights/weights.h -- the weights of a model: views into mapped files, by layer and role.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "engine/config.h"
-#include "engine/mapped_file.h"
-#include "engine/matrix.h"
-#include "engine/sources.h"
+#include "weights/config.h"
+#include "weights/mapped_file.h"
+#include "weights/matrix.h"
+#include "weights/sources.h"
 
 namespace lily {
 

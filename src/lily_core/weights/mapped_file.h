@@ -1,11 +1,11 @@
-// engine/mapped_file.h -- the bytes of one file in memory, mapped or read; released on destruction.
+// weights/mapped_file.h -- the bytes of one file in memory, mapped or read; released on destruction.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "engine/file_identity.h"
+#include "weights/file_identity.h"
 
 namespace lily {
 
