@@ -276,12 +276,67 @@ def test_unknown_quantization(block: object, fragment: str) -> None:
     assert str(caught.value).startswith("folder/config.json")
 
 
-def test_blocks_that_contradict_each_other() -> None:
-    with pytest.raises(ConfigError, match="contradict each other"):
-        quantization(AFFINE, quantization_config={**AFFINE, "bits": 8})
-    same = {**AFFINE, "model.layers.0.mlp.gate": {"bits": 8}}
-    renamed = {**AFFINE, "language_model.model.layers.0.mlp.gate": {"bits": 8}}
-    assert quantization(same, quantization_config=renamed).format("lm_head") == (MatrixFormat.affine4, 64)
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+GATE = {"model.layers.0.mlp.gate": {"bits": 8}}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "gate"),
+    [
+        ({"quantization": {"group_size": 64, "bits": 4}, "quantization_config": AFFINE}, (MatrixFormat.affine4, 64)),
+        ({"quantization": AFFINE, "quantization_config": {**AFFINE, "bits": 8}}, (MatrixFormat.affine4, 64)),
+        ({"quantization": AFFINE, "quantization_config": {**AFFINE, **GATE}}, (MatrixFormat.affine4, 64)),
+        ({"quantization": {**AFFINE, **GATE}, "quantization_config": AFFINE}, (MatrixFormat.affine8, 64)),
+        ({"quantization": {**AFFINE, **GATE}, "quantization_config": FP8}, (MatrixFormat.affine8, 64)),
+        ({"quantization": None, "quantization_config": {**AFFINE, **GATE}}, (MatrixFormat.affine8, 64)),
+        ({"quantization": {}, "quantization_config": {**AFFINE, **GATE}}, (MatrixFormat.affine8, 64)),
+        ({"text_config": {"quantization": AFFINE}, "quantization_config": FP8}, (MatrixFormat.affine4, 64)),
+        ({"text_config": {"quantization_config": FP8}, "quantization": AFFINE}, (MatrixFormat.affine4, 64)),
+        ({"text_config": {"quantization_config": {**AFFINE, **GATE}}}, (MatrixFormat.affine8, 64)),
+    ],
+)
+def test_quantization_goes_before_quantization_config(blocks: dict[str, Any], gate: object) -> None:
+    """As mlx-lm reads them: the second block is a copy, or a remainder of the checkpoint that was converted."""
+    assert parse_quantization(blocks, "config.json").format("layers.0.mlp.gate") == gate
+
+
+def test_unknown_keys_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    block = {**AFFINE, "made_by": "somebody", "recipe": 3, "lm_head": {"bits": 8, "calibrated": 0.5}, "notes": {"a": 1}}
+    assert quantization(block).format("lm_head") == (MatrixFormat.affine8, 64)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    for name in ("folder/config.json", "made_by", "recipe", "calibrated"):
+        assert name in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"mode": "mxfp4", "group_size": 32}, "this is mxfp4"),
+        ({"mode": "nvfp4", "group_size": 16}, "this is nvfp4"),
+        ({"mode": "mxfp8", "bits": 8, "group_size": 32}, "this is mxfp8"),
+        ({"bits": 3}, "this is 3-bit"),
+        ({"bits": 6}, "this is 6-bit"),
+        ({"quant_method": "gptq"}, "'gptq'"),
+        ({"quant_method": "x" * 100_000}, "'xxx"),
+        ({"quant_method": {"a": "x" * 100_000}}, "an object"),
+        ({"zero_point": True}, "zero_point"),
+        ({"lm_head": {"bits": 4, "desc_act": True}}, "desc_act"),
+    ],
+)
+def test_refusals_name_a_substitute(change: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        quantization({**AFFINE, **change}).format("lm_head")
+    assert kind in str(caught.value).replace("This", "this")
+    assert "take the 4-bit or 8-bit MLX upload" in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_mrope_is_the_default_for_text(key: str) -> None:
+    raw = flat()
+    raw["rope_parameters"] = {**raw["rope_parameters"], key: "mrope", "mrope_section": [11, 11, 10]}
+    assert parse(raw) == parse(REAL_CONFIG)
 
 
 def test_config_and_files_that_disagree(tmp_path: Path) -> None:

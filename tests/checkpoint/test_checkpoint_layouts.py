@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoint_edits import Table, read_header_table, write_header
 from checkpoint_helpers import all_values, assert_valid
 from numpy.typing import NDArray
 
@@ -127,6 +128,51 @@ def test_fused_experts_are_views_of_one_tensor(tmp_path: Path) -> None:
     assert first.file == second.file
     assert second.offset - first.offset == gate.weight_bytes
     assert first.stride == second.stride == 2 * gate.weight_bytes
+
+
+def join_gate_and_up(header: Table, data: bytes) -> tuple[Table, bytes]:
+    """The same tensors with gate_proj and up_proj of stacked experts in one gate_up_proj, gate rows first."""
+    joined: Table = {}
+    parts: list[bytes] = []
+
+    def add(name: str, dtype: str, shape: list[int], content: bytes) -> None:
+        begin = sum(map(len, parts))
+        joined[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, begin + len(content)]}
+        parts.append(content)
+
+    def content_of(name: str) -> bytes:
+        begin, end = header[name]["data_offsets"]
+        return data[begin:end]
+
+    for name, entry in header.items():
+        if name == "__metadata__" or ".switch_mlp.up_proj." in name:
+            continue
+        if ".switch_mlp.gate_proj." not in name:
+            add(name, entry["dtype"], entry["shape"], content_of(name))
+            continue
+        experts, rows, columns = entry["shape"]
+        gate, up = content_of(name), content_of(name.replace("gate_proj", "up_proj"))
+        size = len(gate) // experts
+        both = b"".join(part[i * size : (i + 1) * size] for i in range(experts) for part in (gate, up))
+        add(name.replace("gate_proj", "gate_up_proj"), entry["dtype"], [experts, 2 * rows, columns], both)
+    return joined, b"".join(parts)
+
+
+@pytest.mark.parametrize("bits", [4, 8, None])
+def test_stacked_experts_with_gate_and_up_in_one(bits: int | None, tmp_path: Path) -> None:
+    config = random_config(np.random.default_rng(31), group_size=32, nested=True)
+    write_checkpoint(tmp_path, config, bits=bits, group_size=32, converted=True, index=False)
+    expected = all_values(read_checkpoint(tmp_path))
+    path = tmp_path / "model.safetensors"
+    header, data = join_gate_and_up(*read_header_table(path))
+    assert any("gate_up_proj" in name for name in header)
+    write_header(path, header, data)
+    checkpoint = read_checkpoint(tmp_path)
+    assert_valid(checkpoint)
+    found = all_values(checkpoint)
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
 
 
 def test_scales_may_lie_in_another_file_than_the_codes(tmp_path: Path) -> None:

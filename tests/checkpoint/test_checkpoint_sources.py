@@ -46,6 +46,7 @@ def model(tmp_path: Path) -> Path:
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     (folder / "README.md").write_text("not needed")
     (folder / "pytorch_model.bin").write_bytes(b"not needed")
+    (folder / "._tokenizer.json").write_bytes(b"not needed")
     return folder
 
 
@@ -109,6 +110,58 @@ def test_a_name_of_nothing(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
         resolve_source(name)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dir/model.gguf", "dir/config.json", "./owner/name", "../name", "/owner/name", "~/owner", "owner/name/",
+        "owner//name", "owner/name.git", "own..er/name", "owner/na--me", "owner/name.", "-owner/name", "owner name/x",
+        "owner/pytorch_model.bin", "owner/chat_template.jinja", "a/b/c", "owner/" + "x" * 200, "o\\name/x",
+    ],
+)  # fmt: skip
+def test_no_plausible_id_never_reaches_the_hub(name: str, hub_is_a_trap: None) -> None:
+    with pytest.raises(CheckpointError, match="no such file or directory"):
+        resolve_source(name)
+
+
+@pytest.mark.parametrize("name", ["models/Qwen3.6-35B", "models/Qwen3.6-35B@main"])
+@pytest.mark.parametrize("kind", ["directory", "file", "broken link"])
+def test_a_mistyped_path_never_reaches_the_hub(name: str, kind: str, hub_is_a_trap: None, tmp_path: Path) -> None:
+    if kind == "directory":
+        (tmp_path / "models").mkdir()
+    elif kind == "file":
+        (tmp_path / "models").touch()
+    else:
+        (tmp_path / "models").symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match="no such file or directory, though models exists"):
+        resolve_source(name)
+
+
+def test_a_path_object_never_reaches_the_hub(hub_is_a_trap: None) -> None:
+    with pytest.raises(CheckpointError, match="no such file or directory"):
+        resolve_source(Path(REPOSITORY))
+
+
+@pytest.fixture
+def hub_is_a_trap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty directory to work in, and a Hub that must not be asked."""
+
+    def trap(*_: object) -> None:
+        pytest.fail("the Hub was asked")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lily.checkpoint.hub._download", trap)
+
+
+def test_asking_the_hub_is_logged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lily.checkpoint.hub._download", lambda *_: tmp_path)
+    with caplog.at_level("INFO", logger="lily"):
+        assert resolve_source(REPOSITORY) == tmp_path
+    assert f"{REPOSITORY}: no such directory; asking the Hub" in caplog.text
+
+
 @pytest.mark.parametrize("name", [None, 3, b"bytes", "", "a\0b", ["x"]])
 def test_not_a_name(name: Any) -> None:
     with pytest.raises(InvalidArgumentError):
@@ -130,7 +183,11 @@ def test_fetch_then_work_offline(model: Path, tmp_path: Path) -> None:
         online = fetch(REPOSITORY, home, "callable", HF_ENDPOINT=endpoint)
     path = Path(online["path"])
     assert path.name == COMMIT
-    wanted = {file.name for file in model.iterdir() if file.suffix in (".safetensors", ".json", ".jinja")}
+    wanted = {
+        file.name
+        for file in model.iterdir()
+        if file.suffix in (".safetensors", ".json", ".jinja") and file.name[0] != "."
+    }
     assert {file.name for file in path.iterdir()} == wanted
     assert not any("README" in request or ".bin" in request for request in requests)
     size = sum((model / name).stat().st_size for name in wanted)
@@ -161,5 +218,6 @@ def test_failures_of_the_hub(model: Path, tmp_path: Path) -> None:
     for answer in (offline, unreachable, absent):
         assert answer["error"] == "CheckpointError"
         assert REPOSITORY in answer["text"]
+        assert "no such directory here" in answer["text"]
         assert "check the name, the network and your access" in answer["text"]
         assert "\n" not in answer["text"]

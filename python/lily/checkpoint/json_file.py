@@ -47,15 +47,13 @@ def parse_json_object(data: bytes, where: str, error_type: ErrorType) -> dict[st
         return int(digits)
 
     parsed = _parse(text, where, error_type, parse_int=integer)
-    if not isinstance(parsed, dict):
-        _fail(f"holds a JSON {type(parsed).__name__} where an object is expected", where, error_type)
     if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and _is_deeper(parsed, _MAX_DEPTH):
         _fail(f"nests its JSON too deeply (more than {_MAX_DEPTH} levels)", where, error_type)
     return parsed
 
 
 def checked_json_text(data: bytes, where: str, error_type: ErrorType) -> str:
-    """The text of a JSON file for another parser, which may be less strict: its keys are unique."""
+    """The text of a JSON object for another parser, which may be less strict: its keys are unique."""
     text = _checked_text(data, where, error_type)
     _parse(text, where, error_type)
     return text
@@ -72,7 +70,7 @@ def _checked_text(data: bytes, where: str, error_type: ErrorType) -> str:
     return decode_text(data, where, error_type, _DAMAGED)
 
 
-def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> Any:
+def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
@@ -93,7 +91,7 @@ def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> Any:
         return value
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite, **hooks)
+        parsed = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite, **hooks)
     except error_type:
         raise
     except ValueError as error:
@@ -102,6 +100,9 @@ def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> Any:
         _fail("nests its JSON too deeply", where, error_type, error)
     except MemoryError as error:
         _fail("is too large to parse", where, error_type, error)
+    if not isinstance(parsed, dict):
+        _fail(f"holds a JSON {type(parsed).__name__} where an object is expected", where, error_type)
+    return parsed
 
 
 def _fail(what: str, where: str, error_type: ErrorType, cause: BaseException | None = None) -> NoReturn:

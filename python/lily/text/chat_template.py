@@ -10,7 +10,7 @@ import jinja2
 
 from lily.arguments import as_items, as_path, check_text
 from lily.checkpoint.json_file import read_optional_json_object
-from lily.checkpoint.read_file import TEMPLATE_LIMIT, exists, read_text
+from lily.checkpoint.read_file import TEMPLATE_LIMIT, TOKENIZER_CONFIG_LIMIT, exists, read_text
 from lily.checkpoint.show import show, show_names, show_path
 from lily.errors import InvalidArgumentError, TemplateError
 from lily.quoting import quoted
@@ -98,7 +98,7 @@ class ChatTemplate:
         path, templates = directory / "tokenizer_config.json", config.chat_templates
         if not templates:
             path = directory / "chat_template.json"
-            fields = read_optional_json_object(path, TemplateError, limit=TEMPLATE_LIMIT) or {}
+            fields = read_optional_json_object(path, TemplateError, limit=TOKENIZER_CONFIG_LIMIT) or {}
             templates = named_templates(path, fields.get("chat_template"), TemplateError)
         if not templates:
             raise TemplateError(
