@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ from lily.checkpoint.show import show, show_path
 _DAMAGED = "the file is damaged: restore it from the checkpoint's source"
 _MAX_DEPTH = 64  # of nested objects and lists
 _MAX_VALUES = 4_000_000
-_MAX_DIGITS = 600  # of an integer; Python's own limit may be as low as 640
+_MAX_DIGITS = 4300  # of an integer: Python's own limit, where nobody has changed it
 
 
 def read_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[str, Any]:
@@ -32,23 +33,21 @@ def read_optional_json_object(path: Path, error_type: ErrorType, *, limit: int) 
     return read_json_object(path, error_type, limit=limit) if exists(path) else None
 
 
-def parse_json_object(data: bytes, where: str, error_type: ErrorType) -> dict[str, Any]:
+def parse_json_object(
+    data: bytes, where: str, error_type: ErrorType, *, max_depth: int | None = _MAX_DEPTH
+) -> dict[str, Any]:
     """Parse UTF-8 JSON whose top level is an object; `where` names the file in errors.
 
+    A `max_depth` of None leaves nesting to the parser, for callers that look at values of known depth alone.
+
     Duplicate keys and non-finite numbers are errors, so that no two readers can see different values. So are
-    integers of more than 600 digits and more than 64 levels of nesting, so that nothing that walks over the values or
-    shows them can fail.
+    integers of more than 4300 digits and more than 64 levels of nesting, so that nothing that walks over the values can
+    fail or take long.
     """
     text = _checked_text(data, where, error_type)
-
-    def integer(digits: str) -> int:
-        if len(digits) > _MAX_DIGITS:
-            _fail(f"is not JSON (an integer has {len(digits)} digits)", where, error_type)
-        return int(digits)
-
-    parsed = _parse(text, where, error_type, parse_int=integer)
-    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and _is_deeper(parsed, _MAX_DEPTH):
-        _fail(f"nests its JSON too deeply (more than {_MAX_DEPTH} levels)", where, error_type)
+    parsed = _parse(text, where, error_type)
+    if max_depth is not None and data.count(b"[") + data.count(b"{") > max_depth and _is_deeper(parsed, max_depth):
+        _fail(f"nests its JSON too deeply (more than {max_depth} levels)", where, error_type)
     return parsed
 
 
@@ -70,7 +69,7 @@ def _checked_text(data: bytes, where: str, error_type: ErrorType) -> str:
     return decode_text(data, where, error_type, _DAMAGED)
 
 
-def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> dict[str, Any]:
+def _parse(text: str, where: str, error_type: ErrorType) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
@@ -90,8 +89,17 @@ def _parse(text: str, where: str, error_type: ErrorType, **hooks: Any) -> dict[s
             _fail(f"{digits[:40]} is not a finite number", where, error_type)
         return value
 
+    def integer(digits: str) -> int:
+        if len(digits) > _MAX_DIGITS:
+            _fail(f"is not JSON (an integer has {len(digits)} digits)", where, error_type)
+        return int(digits)
+
+    limit = getattr(sys, "get_int_max_str_digits", int)()  # 0: none, and long integers take long
+    parse_int = None if 0 < limit <= _MAX_DIGITS else integer  # None is faster
     try:
-        parsed = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite, **hooks)
+        parsed = json.loads(
+            text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite, parse_int=parse_int
+        )
     except error_type:
         raise
     except ValueError as error:

@@ -69,7 +69,7 @@ def read_header(path: Path) -> SafetensorsFile:
         data += read_exactly(file, header - len(data))
     if len(data) != header:
         raise CheckpointError(f"{show_path(path)}: ends within its header; {_REMEDY}")
-    table = parse_json_object(data, str(path), CheckpointError)
+    table = parse_json_object(data, str(path), CheckpointError, max_depth=None)
     table.pop("__metadata__", None)
     begin = 8 + header
     tensors = tuple(_entry(name, value, path, begin, identity.size) for name, value in table.items())
