@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from checkpoint_helpers import assert_valid
 from fuzz.mutations import mutate_bytes, mutate_json
 from lily.checkpoint import read_checkpoint
 from lily.errors import CheckpointError, ConfigError
+from mutations import mutate_bytes, mutate_json
 from synthetic import random_config, text_config, write_checkpoint
 
-ROUNDS = 600  # of each kind of mutation, for each kind of file
+ROUNDS = int(os.environ.get("LILY_FUZZ_ROUNDS", "600"))  # of each kind of mutation, for each kind of file
 KINDS = ("stacked", "per_expert", "fused")
 INDEX = "model.safetensors.index.json"
 
