@@ -128,10 +128,13 @@ def test_rounds_of_loading_give_everything_back(tmp_path: Path) -> None:
     assert resident_bytes() - memory < size / 4
 
 
-def test_loading_keeps_no_file_open(checkpoint: Path) -> None:
+@pytest.mark.parametrize(("weights", "kept"), [("mmap", 2), ("read", 0)])
+def test_only_mapped_files_stay_open_and_only_with_the_model(checkpoint: Path, weights: str, kept: int) -> None:
+    """They are looked at before each call: content that changes would change the weights."""
     before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    with lily.Model.load(checkpoint, threads=THREADS):
-        assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    with lily.Model.load(checkpoint, threads=THREADS, weights=weights):
+        assert len(os.listdir("/proc/self/fd")) == len(before) + kept  # noqa: PTH208
+    assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 @pytest.mark.parametrize("change", ["truncate", "grow", "replace", "remove"])

@@ -94,6 +94,8 @@ def _check_text_method(owner: str | bytes, name: str, arguments: tuple[Any, ...]
         _check_replacement(owner, arguments[0], arguments[1])
     elif name == "join" and arguments:
         _check_join(arguments[0], owner)
+    elif name == "format" and isinstance(owner, str):  # Jinja before 3.1.6: later ones ask wrap_str_format
+        check_format(owner, arguments, "{")
     elif name == "translate" and arguments:
         current_budget().take(len(owner) * text_size(arguments[0]))
 
