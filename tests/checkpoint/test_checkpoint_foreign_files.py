@@ -134,6 +134,11 @@ def test_an_adapter_is_no_model(tmp_path: Path, name: str) -> None:
     assert "is a LoRA adapter" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", INDEX])
+def test_a_part_of_a_checkpoint_is_not_the_whole(sharded: Path, name: str) -> None:
+    assert "give the directory that it lies in" in refusal(sharded / name)
+
+
 def test_a_pipe_in_the_place_of_the_directory(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert "neither a directory nor a regular file" in refusal(tmp_path / "pipe")

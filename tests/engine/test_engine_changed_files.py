@@ -134,6 +134,21 @@ def test_what_leaves_the_content_alone_does_not_matter(
             assert np.array_equal(session.decode(5), expected.decode(5))
 
 
+def test_a_name_that_is_no_text_can_be_named(directory: Path) -> None:
+    (directory / "model.safetensors.index.json").unlink()
+    first = directory / SHARD.replace("00002-of", "00001-of")
+    odd = directory / os.fsdecode(b"model\xff\n.safetensors")
+    (directory / SHARD).rename(odd)
+    first.rename(directory / "model-other.safetensors")
+    with lily.Model.load(directory, threads=1) as model, model.session() as session:
+        session.prefill(random_ids(9))
+        os.truncate(odd, 4096)
+        with pytest.raises(CheckpointError) as caught:
+            session.decode(1)
+    assert "\\xff?.safetensors: was cut from" in str(caught.value)
+    str(caught.value).encode()  # printable on any terminal
+
+
 # While loading: the core compares what it maps with what the reader of headers saw.
 
 

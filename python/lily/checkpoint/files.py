@@ -46,6 +46,8 @@ def find_files(path: Path) -> CheckpointFiles:
         foreign = foreign_name(path.name)
         if foreign is not None:
             raise CheckpointError(f"{show_path(path)}: {foreign}")
+        if path.suffix == ".json":
+            raise CheckpointError(f"{show_path(path)}: is a part of a checkpoint; give the directory that it lies in")
         if path.suffix != ".safetensors":
             raise CheckpointError(
                 f"{show_path(path)}: is not a safetensors file; give the checkpoint's directory or such a file"

@@ -1,6 +1,7 @@
 // bind/errors.cpp -- maps the core's error kinds to the exception classes of lily.errors.
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "base/error.h"
 #include "bind/bind.h"
@@ -44,7 +45,11 @@ void bind_errors(nb::module_& /*module*/) {
       std::rethrow_exception(pointer);
     } catch (const Error& error) {
       const nb::object type = nb::module_::import_("lily.errors").attr(class_name(error.kind()));
-      PyErr_SetString(type.ptr(), error.what());
+      // A file's name need not be valid text.
+      const std::string_view what = error.what();
+      const nb::object text =
+          nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "backslashreplace"));
+      PyErr_SetObject(type.ptr(), text.ptr());
     } catch (const std::bad_alloc&) {
       const nb::object type = nb::module_::import_("lily.errors").attr("MemoryLimitError");
       PyErr_SetString(type.ptr(),

@@ -18,7 +18,9 @@ namespace lily {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
-  throw Error(ErrorKind::checkpoint, path + ": " + what);
+  std::string name = path;
+  for (char& c : name) c = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  throw Error(ErrorKind::checkpoint, name + ": " + what);
 }
 
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 28;  // a call; systems cut off larger ones
