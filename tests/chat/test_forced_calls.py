@@ -268,3 +268,39 @@ def test_definitions_are_written_for_the_parameters_that_use_them(tags):
     properties = {f"p{at}": {"$ref": f"#/$defs/d{at}"} for at in range(50)}
     tools = ToolSchemas([{"name": "f", "parameters": {"properties": properties, "$defs": definitions}}])
     assert call_grammar(tools, ("f",), **tags).count("x" * 100) == 50
+
+
+TOOLS = {
+    "enum of f.x": [{"x": {"enum": [f"value {at}" for at in range(90_000)]}}],
+    "enum of f.": [{f"x{at}": {"enum": [f"value {at} {one}" for one in range(40)]} for at in range(2_000)}],
+    "all parameters of f": [{f"p{at}": {"type": "string"} for at in range(20_000)}],
+    "all parameters of g": [{f"p{at}": {"type": "integer"} for at in range(3_000)}] * 2,
+    "all of the schema at": [{f"p{at}": {"type": "array", "prefixItems": [{}] * 400} for at in range(30)}],
+}
+
+
+@pytest.mark.parametrize("dropped", TOOLS)
+def test_tools_beyond_a_grammar_are_left_out(compiler, tokenizer, tags, dropped):
+    tools = [
+        {"name": name, "parameters": {"properties": properties}}
+        for name, properties in zip("fg", TOOLS[dropped], strict=False)
+    ]
+    grammar = call_grammar(ToolSchemas(tools), [tool["name"] for tool in tools], **tags)
+    assert any(keyword.startswith(dropped) for keyword in grammar.dropped)
+    constraint = compiler.start(grammar)
+    call = f"<tool_call>\n<function={tools[-1]['name']}>\n</function>\n</tool_call>"
+    for token in tokenizer.encode(call):
+        mask = constraint.mask()
+        assert mask[token // 32] >> (token % 32) & 1
+        constraint.accept(token)
+
+
+def test_parameters_beyond_a_grammar_are_still_parameters(compiler, tokenizer, tags):
+    properties = {f"p{at}": {"type": "integer"} for at in range(6_000)}
+    grammar = call_grammar(ToolSchemas([{"name": "f", "parameters": {"properties": properties}}]), ["f"], **tags)
+    parameters = "<parameter=p5>\n7\n</parameter>\n<parameter=p3>\nx\ny\n</parameter>\n"
+    constraint = compiler.start(grammar)
+    for token in tokenizer.encode(f"<tool_call>\n<function=f>\n{parameters}</function>\n</tool_call>"):
+        mask = constraint.mask()
+        assert mask[token // 32] >> (token % 32) & 1
+        constraint.accept(token)

@@ -95,13 +95,13 @@ def test_answers_share_a_compiled_grammar(model):
     assert compiler.compile('start: "ab"') is compiler.compile('start: "ab"')
 
 
-DEAD_END = 'start: "a" b\nb: "x" b'  # goes on for ever behind its first character
+DEAD_END = "[x-z]{60}((a{1000}){1000}){1000}"  # begins well
 
 
 def test_grammar_that_leads_nowhere_ends_the_turn_with_an_error_and_one_line(model, caplog):
     chat = model.chat(thinking=False)
     with caplog.at_level(logging.DEBUG), pytest.raises(InvalidArgumentError) as refused:
-        chat.ask("Hello", response_format={"type": "grammar", "grammar": DEAD_END})
+        chat.ask("Hello", response_format={"type": "regex", "regex": DEAD_END})
     assert "response_format: the grammar cannot go on after" in str(refused.value)
     assert len(str(refused.value)) < 600
     lines = [record for record in caplog.records if "cannot go on" in record.getMessage()]
@@ -111,6 +111,17 @@ def test_grammar_that_leads_nowhere_ends_the_turn_with_an_error_and_one_line(mod
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
     chat.reset()
     assert chat.ask("Hello", max_tokens=5).finish_reason in ("stop", "length")
+
+
+def test_grammar_that_led_nowhere_is_not_kept(model):
+    compiler = GrammarCompiler(model.tokenizer, model.stop_tokens)
+    constraint = compiler.start(f"start: /{DEAD_END}/")
+    assert compiler.cached_bytes > 0
+    with pytest.raises(InvalidArgumentError, match="cannot go on after"):
+        for _ in range(70):
+            constraint.mask()
+            constraint.accept(model.tokenizer.encode("x")[0])
+    assert compiler.cached_bytes == 0
 
 
 def test_what_is_left_out_is_logged_once(model, caplog):

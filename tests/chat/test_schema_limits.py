@@ -1,6 +1,5 @@
 """Schemas made to keep an engine busy: the work is bounded by their size, and what is too much is refused."""
 
-import json
 import sys
 import threading
 
@@ -8,14 +7,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from lily.chat import grammar_schema, schema_types
 from lily.chat.argument_values import ToolSchemas, convert, is_text
 from lily.chat.constraints import GrammarCompiler
 from lily.chat.control import turn_grammar
 from lily.chat.grammars import answer_grammar, call_grammar
 from lily.chat.options import TurnOptions
 from lily.chat.schema_limits import MAX_LEVELS, MAX_VALUES, check_json
-from lily.chat.schema_references import References
 from lily.chat.tool_choice import as_tool_choice
 from lily.errors import CancelledError, InvalidArgumentError
 
@@ -325,6 +322,15 @@ def test_long_texts_are_refused_before_they_are_compiled(response_format):
         ({"type": "string", "pattern": "a" * 6_000}, "pattern"),
         ({"type": "object", "required": [f"k{at}" for at in range(3_000)]}, "required"),
         ({"type": "object", "properties": {f"k{at}": {} for at in range(3_000)}}, "properties"),
+        ({"type": "object", "properties": {"x" * 1_000_000: {}}, "required": ["x" * 1_000_000]}, "properties"),
+        ({"properties": {f"{'x' * 1_000}{at}": {} for at in range(1_900)}}, "properties"),
+        ({"const": "x" * 1_000_000}, "const"),
+        ({"enum": [f"{at}{'xy' * 50_000}" for at in range(5)]}, "enum"),
+        ({"enum": [f"value {at}" for at in range(90_000)]}, "enum"),
+        ({"enum": [[at] for at in range(30_000)]}, "enum"),
+        ({"enum": [f"v{at}" for at in range(5_000)], "pattern": "^v.*$"}, "pattern"),
+        ({"properties": {f"k{at}": {"minimum": at * 1.37e5, "maximum": at * 9.77e7} for at in range(900)}}, "minimum"),
+        ({"properties": {f"k{at}": {"format": "email", "maxLength": at + 9} for at in range(900)}}, "format"),
     ],
 )
 def test_keywords_beyond_a_grammar_are_left_out(compiler, schema, dropped):
@@ -355,59 +361,6 @@ def test_grammars_that_fit_no_text_are_refused_at_once(model, response_format):
     with pytest.raises(InvalidArgumentError, match="response_format: the grammar is not valid") as refused:
         model.chat().ask("x", response_format=response_format)
     assert len(str(refused.value)) < 500
-
-
-# -- references ------------------------------------------------------------------------------------------------------
-
-DOCUMENT = {
-    "$id": "https://example.org/root",
-    "$defs": {
-        "a/b": {"type": "integer"},
-        "m~n": {"type": "number"},
-        "with space": {"type": "boolean"},
-        "anchored": {"$anchor": "here", "type": "null"},
-        "named": {"$id": "named.json", "type": "array", "items": {"type": "string"}},
-    },
-    "anyOf": [{"type": "string"}, {"type": "object"}],
-}
-
-
-@pytest.mark.parametrize(
-    ("reference", "kind"),
-    [
-        ("#/$defs/a~1b", "integer"),
-        ("#/$defs/m~0n", "number"),
-        ("#/$defs/with%20space", "boolean"),
-        ("#here", "null"),
-        ("named.json", "array"),
-        ("named.json#/items", "string"),
-        ("https://example.org/root#/$defs/a~1b", "integer"),
-        ("#/anyOf/1", "object"),
-        ("#/anyOf/2", None),
-        ("#/anyOf/-1", None),
-        ("#/$defs/none", None),
-        ("file:///etc/passwd", None),
-        ("#" + "/$defs" * 1_000_000, None),
-        ("#/anyOf/" + "9" * 5_000, None),
-    ],
-)
-def test_references_inside_a_document(reference, kind):
-    found = References(DOCUMENT).find(reference)
-    assert (found and found["type"]) == kind
-
-
-def test_references_in_a_circle_lead_nowhere():
-    references = References({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})
-    assert references.follow({"$ref": "#/$defs/a"}) is None
-    assert list(schema_types.leaf_schemas({"$ref": "#/$defs/a"}, references)) == []
-
-
-def test_each_target_is_written_once():
-    schema = {"properties": {f"p{at}": {"$ref": "#/$defs/x"} for at in range(9)}, "$defs": {"x": {}, "unused": {}}}
-    schema["$defs"]["x"] = {"type": "object", "properties": {"again": {"$ref": "#/$defs/x"}}}
-    written = grammar_schema.GrammarSchema(schema, References(schema)).schema
-    assert list(written["$defs"]) == ["d0"]
-    assert json.dumps(written).count('"again"') == 1
 
 
 # -- cancelling ------------------------------------------------------------------------------------------------------

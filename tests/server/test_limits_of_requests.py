@@ -113,7 +113,7 @@ def test_a_prompt_that_is_far_too_long_holds_nobody_up(client, monkeypatch):
 
 
 def test_errors_of_the_form_name_its_field(client):
-    schema = {"type": "array", "uniqueItems": True}
+    schema = {"type": "unheard-of"}
     wanted = {"type": "json_schema", "name": "x", "schema": schema}
     for endpoint, fields, param in (
         (CHAT, {"response_format": {"type": "json_schema", "json_schema": wanted}}, "response_format"),

@@ -10,7 +10,7 @@ from lily.chat.grammar_budget import GrammarBudget
 
 __all__ = ["DEMANDS", "CombinationBounds"]
 
-_MAX_COMBINED = 5_000  # schemas that the demands on one value are multiplied out to
+_ENDLESS = 500_000  # schemas
 _MAX_PATTERNS = 2  # that one string has to match
 _MAX_LEVELS = 150
 _ORDER = ("$ref", "allOf", "anyOf", "oneOf")
@@ -113,8 +113,7 @@ class CombinationBounds:
     def _fits(self, shape: _Shape | None, schema: dict[str, Any]) -> bool:
         if not self._combine or shape is None:
             return False
-        fits = shape.size <= _MAX_COMBINED and shape.patterns <= _MAX_PATTERNS
-        return fits and self._budget.takes_combined(shape.size)
+        return shape.patterns <= _MAX_PATTERNS and self._budget.takes_combined(shape.size)
 
     def _take_out(self, schema: dict[str, Any]) -> None:
         """Leave the schema's own keywords, or else one demand."""
@@ -138,7 +137,7 @@ def _product(shapes: list[_Shape | None]) -> _Shape | None:
         size = size * shape.options + shape.size * options
         options *= shape.options
         patterns += shape.patterns
-        if size > _MAX_COMBINED * 100:
+        if size > _ENDLESS:
             return None if len(shapes) > 1 else shape
     return _Shape(options, max(size, 1), patterns)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from lily.chat.grammar_budget import GrammarBudget
 from lily.chat.grammar_combinations import DEMANDS, CombinationBounds
-from lily.chat.grammar_library import json_problem
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, json_types
 from lily.errors import InvalidArgumentError
@@ -17,6 +16,7 @@ __all__ = ["GrammarSchema", "shortened"]
 _MAX_PROPERTIES = 2_000  # of one object
 _MAX_COUNT = 1_000_000  # of minItems, maxLength and the like
 _MAX_MULTIPLE = 10_000  # states of the automaton of a number
+_LONG_ENUM = 100
 _LONGEST_DROPPED = 20
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
@@ -123,10 +123,10 @@ class GrammarSchema:
             self._write_reference(written, value, inside)
         elif keyword == "type":
             self._write_type(written, value, place)
-        elif keyword in ("const", *_NUMBER_WORDS, "pattern", "format"):
+        elif keyword in (*_NUMBER_WORDS, "pattern", "format"):
             written[keyword] = value
-        elif keyword == "enum":
-            self._write_list(written, keyword, value, place)
+        elif keyword == "const" or (keyword == "enum" and self._is_list(keyword, value, place)):
+            self._write_choices(written, keyword, value, place)
         elif keyword in _COUNTS:
             self._write_count(written, keyword, value, place)
         elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
@@ -180,21 +180,26 @@ class GrammarSchema:
         else:
             written[keyword] = int(value)
 
-    def _write_list(self, written: dict[str, Any], keyword: str, value: Any, place: str) -> bool:
-        if isinstance(value, (list, tuple)) and value:
+    def _write_choices(self, written: dict[str, Any], keyword: str, value: Any, place: str) -> None:
+        if self._budget.takes_literals(value if keyword == "enum" else [value]):
             written[keyword] = value
+        else:
+            self._drop(keyword, place)
+
+    def _is_list(self, keyword: str, value: Any, place: str) -> bool:
+        if isinstance(value, (list, tuple)) and value:
             return True
         self._refuse(f"{keyword} must be a list that is not empty", place)
         return False
 
     def _write_schemas(self, written: dict[str, Any], keyword: str, value: Any, place: str) -> None:
-        if self._write_list(written, keyword, value, place):
+        if self._is_list(keyword, value, place):
             written[keyword] = [self._rewritten(item, f"{place}/{at}") for at, item in enumerate(value)]
 
     def _write_properties(self, written: dict[str, Any], value: Any, place: str) -> None:
         if not isinstance(value, Mapping):
             self._refuse("properties must be an object", place)
-        elif len(value) > _MAX_PROPERTIES:
+        elif len(value) > _MAX_PROPERTIES or not self._budget.takes_literals(list(value)):
             self._drop("properties", place)
             written.setdefault("type", "object")
         else:
@@ -213,14 +218,19 @@ class GrammarSchema:
         if len(known) + sum(name not in known for name in names) > _MAX_PROPERTIES:
             self._drop("required", place)
             names = [name for name in names if name in known]
-        written["required"] = names
+        if self._budget.takes_literals(names):
+            written["required"] = names
+        else:
+            self._drop("required", place)
 
     def _write_pattern_properties(self, written: dict[str, Any], value: Any, place: str) -> None:
         if not isinstance(value, Mapping):
             self._refuse("patternProperties must be an object", place)
             return
         names = dict.fromkeys(value, True)
-        if not self._budget.takes_patterns(list(value)) or json_problem({"type": "object", "patternProperties": names}):
+        if not self._budget.takes_patterns(list(value)) or not self._budget.is_supported(
+            {"type": "object", "patternProperties": names}
+        ):
             self._drop("patternProperties", place)
             return
         written["patternProperties"] = {
@@ -231,6 +241,10 @@ class GrammarSchema:
 
     def _check_strings(self, written: dict[str, Any], place: str) -> None:
         """Leave out the pattern, the format or the lengths that the library cannot follow together."""
+        if len(written.get("enum", ())) > _LONG_ENUM:  # each value would be tried with them
+            for word in [word for word in (*_STRING_WORDS, *_NUMBER_WORDS) if word in written]:
+                self._drop(word, place)
+                del written[word]
         if "pattern" in written and not (
             isinstance(written["pattern"], str) and self._budget.takes_patterns([written["pattern"]])
         ):
@@ -241,7 +255,7 @@ class GrammarSchema:
         words = {word: written[word] for word in _STRING_WORDS if word in written}
         for unfit in ((), ("format",), ("minLength", "maxLength"), ("format", "minLength", "maxLength"), _STRING_WORDS):
             kept = {word: value for word, value in words.items() if word not in unfit}
-            if not _unsupported({"type": "string", **kept}):
+            if self._budget.is_supported({"type": "string", **kept}):
                 break
         for word in words.keys() - kept.keys():
             self._drop(word, place)
@@ -255,7 +269,7 @@ class GrammarSchema:
         words = {word: written[word] for word in _NUMBER_WORDS if word in written}
         for kind in ("integer", "number") if words else ():
             kinds = written.get("type", ("integer", "number"))
-            if kind in kinds and _unsupported({"type": kind, **words}):
+            if kind in kinds and not self._budget.is_supported({"type": kind, **words}):
                 for word in words:
                     self._drop(word, place)
                     del written[word]
@@ -305,8 +319,3 @@ def shortened(dropped: Sequence[str]) -> tuple[str, ...]:
     """The first of what was left out, and how much more there was."""
     more = len(dropped) - _LONGEST_DROPPED
     return tuple(dropped) if more <= 0 else (*dropped[:_LONGEST_DROPPED], f"and {more} more")
-
-
-def _unsupported(schema: dict[str, Any]) -> bool:
-    problem = json_problem(schema)
-    return bool(problem) and "Unsatisfiable" not in problem

@@ -11,6 +11,7 @@ from lily.chat.argument_values import ToolSchemas
 from lily.chat.call_tags import is_writable
 from lily.chat.grammar_budget import GrammarBudget, SchemaTooLargeError
 from lily.chat.grammar_schema import GrammarSchema, shortened
+from lily.chat.lark_text import UNFORCED, bounded_grammar
 from lily.chat.schema_limits import check_json
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, leaf_schemas, types_of
@@ -97,7 +98,7 @@ def answer_grammar(response_format: Mapping[str, Any] | str | None) -> Grammar |
         check_json(schema, "response_format: the JSON schema")
         return _schema_grammar(schema)
     text = response_format[kind]
-    return Grammar(text if kind == "grammar" else f"start: {_regex(text)}")
+    return _lark_grammar(text) if kind == "grammar" else Grammar(f"start: {_regex(text)}")
 
 
 def check_response_format(response_format: Mapping[str, Any] | str | None) -> None:
@@ -171,6 +172,8 @@ def call_grammar(
 def either_grammar(answer: str, calls: str) -> Grammar:
     """The grammar of an answer or calls, as JSON text of llguidance's several grammars."""
     start = "start: answer | calls\nanswer: @answer\ncalls: @calls"
+    if answer.endswith(UNFORCED):
+        start += UNFORCED
     text = json.dumps(
         {
             "grammars": [
@@ -188,6 +191,22 @@ def either_grammar(answer: str, calls: str) -> Grammar:
 
     dropped = [keyword for part in parts for keyword in part.dropped]
     return Grammar(text, dropped, simpler if any(part.simpler for part in parts) else None)
+
+
+def _lark_grammar(text: str) -> Grammar:
+    budget = GrammarBudget()
+    dropped: list[str] = []
+
+    def rewrite(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        written = GrammarSchema(schema, References(schema), budget=budget)
+        dropped.extend(written.dropped)
+        guidance = {"x-guidance": schema["x-guidance"]} if "x-guidance" in schema else {}
+        return {**written.schema, **guidance}
+
+    try:
+        return Grammar(bounded_grammar(text, rewrite), shortened(dropped))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"response_format: {error}") from error
 
 
 def _schema_grammar(schema: Mapping[str, Any], *, combine: bool = True) -> Grammar:
@@ -228,6 +247,15 @@ class _CallRules:
 
     def rules_of(self, rule: str, name: str) -> list[str]:
         """The rules of a tool."""
+        head = f"{rule}: {_quoted(f'<function={name}>' + chr(10))}"
+        if not self._budget.takes_parameters(len(self._tools.properties(name))):
+            self._dropped.append(f"all parameters of {name[:40]}")
+            any_parameter = f'"<parameter=" /[^<>\\n]{{1,200}}/ ">\\n" {rule}_value'
+            return [
+                f"{head} {rule}_any* {_quoted('</function>' + chr(10))}",
+                f"{rule}_any: {any_parameter}",
+                *self._value_rules(f"{rule}_value", {}, name, ""),
+            ]
         required = self._tools.parameters(name).get("required")
         needed = set(required) if isinstance(required, (list, tuple)) else set()
         rules: list[str] = []
@@ -244,7 +272,6 @@ class _CallRules:
             rules.append(f"{parameter_rule}: {opening} {parameter_rule}_value")
             rules += self._value_rules(f"{parameter_rule}_value", schema, name, parameter)
             uses.append(parameter_rule if parameter in needed else f"{parameter_rule}?")
-        head = f"{rule}: {_quoted(f'<function={name}>' + chr(10))}"
         return [" ".join([head, *uses, _quoted("</function>\n")]), *rules]
 
     def _value_rules(self, rule: str, schema: Any, tool: str, parameter: str) -> list[str]:
@@ -279,6 +306,9 @@ class _CallRules:
     def _of_leaf(self, schema: Mapping[str, Any], references: References, where: str) -> list[str] | None:
         choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(choices, (list, tuple)) and choices:
+            if not self._budget.takes_literals(choices):
+                self._dropped.append(f"enum of {where}")
+                return None
             nulls = [None] if schema.get("nullable") is True else []
             return [form for choice in [*choices, *nulls] for form in _written_forms(choice)] or None
         kinds = types_of(schema)
