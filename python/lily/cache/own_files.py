@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lily.arguments import as_path
 from lily.errors import ConfigError
 from lily.file_digest import FileStamp
 from lily.regular_file import open_regular
@@ -33,12 +34,7 @@ _LOCK_POLL_SECONDS = 0.05
 
 def cache_path(given: object) -> Path:
     """The directory that was given as ``prefix_cache_dir``; ConfigError if it is none."""
-    try:
-        text = os.fspath(given)  # type: ignore[call-overload]
-    except TypeError:
-        raise ConfigError(f"prefix_cache_dir must be a path, not {type(given).__name__}") from None
-    if not isinstance(text, str) or "\0" in text:
-        raise ConfigError("prefix_cache_dir must be a path as text, without NUL characters")
+    text = str(as_path("prefix_cache_dir", given, ConfigError)) if given != "" else ""
     if not text.strip() or (not isinstance(given, str) and text == "."):  # Path("") is Path(".")
         raise ConfigError(
             "prefix_cache_dir is empty; name a directory, also the current one by its full path, or leave it out"

@@ -111,7 +111,7 @@ class Turn:
 
     def _warnings(self) -> tuple[str, ...]:
         in_thinking = self.ended_by_model and self._parser.in_reasoning and not self.tool_calls
-        return (_ENDED_IN_THINKING,) if in_thinking else ()
+        return (*self._control.warnings, *((_ENDED_IN_THINKING,) if in_thinking else ()))
 
     def events(self) -> Iterator[Event]:
         """Generate to the end; `done` is left to the caller."""

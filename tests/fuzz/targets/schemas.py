@@ -77,16 +77,16 @@ def _prepare(_: Path) -> Iterator[Attempt]:
                 converted = ToolSchemas(tools).convert("f", "p", value["text"])
                 json.dumps(converted, ensure_ascii=False).encode()
                 return "converted"
-            chat = model.chat(thinking=False, max_tokens=3, tools=tools if use == "call" else None)
             form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
             options = {"tool_choice": "required"} if use == "call" else {"response_format": form}
             try:
-                chat.ask("Hi", **options)
+                with contextlib.closing(
+                    model.chat(thinking=False, max_tokens=3, tools=tools if use == "call" else None)
+                ) as chat:
+                    chat.ask("Hi", **options)
             except LilyError as error:
                 assert len(str(error)) < 4000
                 return "refused"
-            finally:
-                chat.close()
             return "written"
 
         yield attempt
