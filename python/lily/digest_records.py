@@ -14,7 +14,8 @@ from lily.cache_folder import user_cache_folder
 from lily.checkpoint.json_file import parse_json_object
 from lily.errors import CheckpointError
 from lily.file_digest import FileStamp
-from lily.regular_file import open_regular, partial_name, read_at
+from lily.partial_files import partial_name
+from lily.regular_file import open_regular, read_at
 
 __all__ = ["DigestRecords"]
 

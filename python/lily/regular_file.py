@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["flush_directory", "open_regular", "partial_name", "read_at"]
+__all__ = ["flush_directory", "open_regular", "read_at"]
 
 
 @contextlib.contextmanager
@@ -38,11 +37,6 @@ def read_at(descriptor: int, offset: int, buffer: memoryview) -> bool:
             return False
         done += count
     return True
-
-
-def partial_name(name: str) -> str:
-    """Of the hidden file that becomes `name` when it is complete."""
-    return f".{name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
 def flush_directory(directory: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from lily import _core
 from lily.errors import CheckpointError, InvalidArgumentError, NonFiniteError
-from lily.regular_file import flush_directory, open_regular, partial_name, read_at
+from lily.partial_files import lock_partial, partial_name, remove_abandoned
+from lily.regular_file import flush_directory, open_regular, read_at
 from lily.session_header import (
     ELEMENT_BYTES,
     FORMAT,
@@ -111,6 +112,8 @@ def save_snapshot(
         raise
     if durable:
         flush_directory(target.parent)
+        with contextlib.suppress(OSError):
+            remove_abandoned(target.parent, re.escape(target.name))
 
 
 def saved_size(model: Model, snapshot: _core.Snapshot) -> int:
@@ -187,8 +190,7 @@ def _header(text: str, parts: list[_Part]) -> bytes:
 
 
 def _write(stream: BinaryIO, text: str, parts: list[_Part], check: Callable[[], None]) -> None:
-    with contextlib.suppress(OSError):  # where there are no locks, only the age of what is left behind tells
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    lock_partial(stream)
     header = _header(text, parts)
     _write_all(stream, header)
     digest = hashlib.sha256(text.encode())

@@ -503,6 +503,10 @@ void test_interrupted_self_test() {
   expect(contains(probe.seen->reason, "delete " + (folder.path() / "verdicts").string()), "and how it is run again");
   std::ofstream(folder.path() / "verdicts") << "no tabs\nkey\tmaybe\tx\n";
   expect(!cache.find("key").has_value(), "lines of another form count for nothing");
+  cache.store("key", {true, "reason"});
+  std::string kept;
+  std::getline(std::ifstream(folder.path() / "verdicts"), kept);
+  expect(kept == "no tabs" && !cache.find("key").has_value(), "and a file without any other is not replaced");
   expect(parse_tensor_switch(nullptr) == TensorSwitch::automatic && parse_tensor_switch("1") == TensorSwitch::on &&
              parse_tensor_switch("0") == TensorSwitch::off,
          "switch");

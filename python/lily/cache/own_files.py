@@ -19,6 +19,7 @@ from pathlib import Path
 from lily.arguments import as_path
 from lily.errors import ConfigError
 from lily.file_digest import FileStamp
+from lily.partial_files import remove_abandoned, unlink_own
 from lily.regular_file import open_regular
 from lily.session_header import is_session_file
 
@@ -26,9 +27,8 @@ __all__ = ["SUFFIX", "CacheDirectory", "cache_path"]
 
 SUFFIX = ".lily-session"
 
-_NAME = re.compile(r"[0-9a-f]{40}\.lily-session")
-_PARTIAL = re.compile(r"\.[0-9a-f]{40}\.lily-session\.([0-9]{1,10})-[0-9a-f]{8}\.partial")
-_ABANDONED_SECONDS = 3600  # where a lock or a process id cannot tell
+_NAME = r"[0-9a-f]{40}\.lily-session"
+_PARTIAL = rf"\.{_NAME}\.[0-9]{{1,10}}-[0-9a-f]{{8}}\.partial"
 _LOCK_POLL_SECONDS = 0.05
 
 
@@ -61,11 +61,11 @@ class CacheDirectory:
 
     def complete(self) -> dict[str, FileStamp]:
         """Regular files whose names are those of complete files; what they hold is not looked at."""
-        return {name: stamp for name, stamp in self._regular_files() if _NAME.fullmatch(name)}
+        return {name: stamp for name, stamp in self._regular_files() if re.fullmatch(_NAME, name)}
 
     def partial_bytes(self) -> int:
         """Bytes of files that are being written, or were when their process was killed."""
-        return sum(stamp.size for name, stamp in self._regular_files() if _PARTIAL.fullmatch(name))
+        return sum(stamp.size for name, stamp in self._regular_files() if re.fullmatch(_PARTIAL, name))
 
     def is_own(self, name: str) -> bool:
         """Whether a file of a fitting name has the header that Lily writes."""
@@ -77,20 +77,15 @@ class CacheDirectory:
 
     def remove(self, name: str, stamp: FileStamp) -> None:
         """Remove one of the cache's own files, if it still is the one of that stamp; else do nothing."""
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(_NAME, name):
             return
         with contextlib.suppress(OSError), open_regular(self.path / name, follow=False) as descriptor:
-            self._unlink(name, descriptor, lambda status: _same(status, stamp))
+            if _same(os.fstat(descriptor), stamp):
+                unlink_own(self.path / name, descriptor)
 
     def remove_abandoned(self) -> None:
         """Remove the partial files of processes that were killed."""
-        for name, _ in self._regular_files():
-            writer = _PARTIAL.fullmatch(name)
-            if writer is None:
-                continue
-            with contextlib.suppress(OSError), open_regular(self.path / name, follow=False) as descriptor:
-                if _is_abandoned(descriptor, int(writer[1])):
-                    self._unlink(name, descriptor, lambda _: True)
+        remove_abandoned(self.path, _NAME)
 
     @contextlib.contextmanager
     def locked(self, check: Callable[[], None]) -> Iterator[None]:
@@ -103,12 +98,6 @@ class CacheDirectory:
             yield
         finally:
             os.close(descriptor)
-
-    def _unlink(self, name: str, descriptor: int, fits: Callable[[os.stat_result], bool]) -> None:
-        path = self.path / name
-        status = os.fstat(descriptor)
-        if fits(status) and is_session_file(path, descriptor) and os.path.samestat(status, path.lstat()):
-            path.unlink(missing_ok=True)
 
     def _regular_files(self) -> list[tuple[str, FileStamp]]:
         found = []
@@ -134,24 +123,4 @@ def _lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR)
-    return True
-
-
-def _is_abandoned(descriptor: int, writer: int) -> bool:
-    """Whether no process writes the file: its writer would hold its lock."""
-    age = time.time() - os.fstat(descriptor).st_mtime
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR) and age > _ABANDONED_SECONDS
-    return age > _ABANDONED_SECONDS or not _is_running(writer)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True  # another user's
     return True

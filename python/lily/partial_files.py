@@ -1,0 +1,77 @@
+"""Files that are being written, and those that a killed process left half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from lily.regular_file import open_regular
+from lily.session_header import is_session_file
+
+__all__ = ["lock_partial", "partial_name", "remove_abandoned", "unlink_own"]
+
+_ABANDONED_SECONDS = 3600  # where a lock or a process id cannot tell
+
+
+def partial_name(name: str) -> str:
+    """Of the hidden file that becomes `name` when it is complete."""
+    return f".{name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+
+
+def lock_partial(stream: BinaryIO) -> None:
+    """Show other processes that a file is being written; before its first byte is."""
+    with contextlib.suppress(OSError):  # where there are no locks, only the file's age tells
+        fcntl.flock(stream, fcntl.LOCK_EX)
+
+
+def remove_abandoned(directory: Path, name: str) -> None:
+    """Remove the partial session files of killed processes that would have become a file named `name`.
+
+    `name` is a regular expression. What has such a name and is no session file's beginning is left alone.
+    """
+    pattern = re.compile(rf"\.(?:{name})\.([0-9]{{1,10}})-[0-9a-f]{{8}}\.partial")
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith(".partial")]
+    for found in names:
+        writer = pattern.fullmatch(found)
+        if writer is None:
+            continue
+        path = directory / found
+        with contextlib.suppress(OSError), open_regular(path, follow=False) as descriptor:
+            if _is_abandoned(descriptor, int(writer[1])):
+                unlink_own(path, descriptor)
+
+
+def unlink_own(path: Path, descriptor: int) -> None:
+    """Remove the open file at `path`, if it is a session file or the beginning of one."""
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and is_session_file(path, descriptor) and os.path.samestat(status, path.lstat()):
+        path.unlink(missing_ok=True)
+
+
+def _is_abandoned(descriptor: int, writer: int) -> bool:
+    """Whether no process writes the file: its writer would hold its lock."""
+    age = time.time() - os.fstat(descriptor).st_mtime
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR) and age > _ABANDONED_SECONDS
+    return age > _ABANDONED_SECONDS or not _is_running(writer)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # another user's
+    return True
