@@ -168,6 +168,22 @@ def test_a_smaller_limit_holds_from_the_beginning(load, prompt, tmp_path):
     assert [smaller.cache.explain(ids).cached_tokens for ids in prompts] == [0, 0, 100, 100]
 
 
+def test_the_limit_holds_over_all_models(load, prompt, tmp_path):
+    """The files of other weights are in the way as well, and the oldest go first."""
+    other = load(prefix_cache_dir=tmp_path, kv_cache_type="bfloat16")
+    prompts = [prompt(100) for _ in range(3)]
+    for ids in prompts:
+        other.cached_session(ids).close()
+        assert other.cache.flush(60)
+    model = load(prefix_cache_dir=tmp_path, prefix_cache_disk_bytes=6 * MIB)
+    model.cached_session(prompts[0]).close()
+    assert model.cache.flush(60)
+    assert len(session_files(tmp_path)) == 3 and model.cache.stats().files == 1
+    other.close()
+    again = load(prefix_cache_dir=tmp_path, kv_cache_type="bfloat16")
+    assert [again.cache.explain(ids).cached_tokens for ids in prompts] == [0, 100, 100]
+
+
 def test_a_file_that_was_read_outlives_one_that_was_not(load, prompt, tmp_path):
     prompts = [prompt(100) for _ in range(3)]
     model = load(prefix_cache_dir=tmp_path)

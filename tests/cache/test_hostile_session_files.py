@@ -84,7 +84,7 @@ def refused(model, path: Path, match: str | None = None, error: type[LilyError] 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 40 << 20
-    assert len(str(raised.value)) < 1000 + len(str(path))
+    assert len(str(raised.value)) < 480 + len(str(path))
     return str(raised.value)
 
 

@@ -243,18 +243,30 @@ def test_the_folder_is_the_users(monkeypatch, tmp_path):
     assert DigestRecords()._path is None
 
 
-def test_a_file_that_changes_while_it_is_hashed(small, records, settled, monkeypatch):
+@pytest.mark.parametrize("change", ["overwritten", "grown", "replaced"])
+def test_a_file_that_changes_while_it_is_hashed(small, records, settled, monkeypatch, change):
     read_at = file_digest.read_at
+    path = max(small.glob("*.safetensors"))
+    known = WeightsIdentity(read_checkpoint(small), records)
 
-    def grow(descriptor, offset, buffer):
-        with max(small.glob("*.safetensors")).open("ab") as file:
-            file.write(b"x")
-        return read_at(descriptor, offset, buffer)
+    def read_and_change(descriptor, offset, buffer):
+        found = read_at(descriptor, offset, buffer)
+        if change == "overwritten":
+            flip(path, path.stat().st_size - 1)
+        elif change == "grown":
+            with path.open("ab") as file:
+                file.write(b"x")
+        else:
+            shutil.copy(path, small / "copy")
+            (small / "copy").replace(path)
+        return found
 
-    monkeypatch.setattr(file_digest, "read_at", grow)
+    monkeypatch.setattr(file_digest, "read_at", read_and_change)
+    with pytest.raises(CheckpointError, match="changed while it was read"):
+        file_digest.file_digest(path, 1, lambda: False)
     with pytest.raises(CheckpointError, match="changed"):
-        identity(small, records)
-    assert max(small.glob("*.safetensors")).name not in (records._path.read_text() if records._path.exists() else "")
+        known.get()
+    assert not records._path.exists() or path.name not in records._path.read_text()
 
 
 def test_files_that_are_gone_or_cut_short(small, records):
@@ -271,8 +283,9 @@ def test_files_that_are_gone_or_cut_short(small, records):
 def test_a_stop_ends_all_threads(small, monkeypatch):
     monkeypatch.setattr(file_digest, "PIECE_BYTES", 500)
     file = max(small.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    pieces = file.stat().st_size // 500
     for error in (KeyboardInterrupt, CancelledError):
-        calls = []
+        calls: list[int] = []
 
         def stopped(error=error, calls=calls):
             calls.append(1)
@@ -284,6 +297,7 @@ def test_a_stop_ends_all_threads(small, monkeypatch):
         with pytest.raises(error):
             file_digest.file_digest(file, 4, stopped)
         assert not [thread for thread in threading.enumerate() if thread.name == "lily-hash"]
+        assert len(calls) < pieces // 2
 
 
 def test_a_stamp_of_a_link_is_that_of_its_file(small, records, settled, hashed, tmp_path):
