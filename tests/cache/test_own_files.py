@@ -251,6 +251,24 @@ def test_a_killed_writer_leaves_nothing_in_the_way(load, tmp_path):
     assert not any(path.exists() for path in left)
 
 
+FORGETFUL = """
+import sys
+from lily import Model
+model = Model.load(sys.argv[1], threads=1, max_context=512, prefix_cache_dir=sys.argv[2])
+for index in range(int(sys.argv[3])):
+    model.cached_session([index, *range(100)])
+"""
+
+
+def test_a_program_that_closes_nothing(load, tmp_path):
+    """Its end writes what is left, and is a normal one, wherever the writing is."""
+    for count in (0, 1, 12):
+        child = run_child(FORGETFUL, tmp_path / str(count), count)
+        assert child.wait(120) == 0
+        child.stdout.close()
+        assert len(session_files(tmp_path / str(count))) == count
+
+
 def test_a_session_saved_in_the_directory_stays(load, prompt, tmp_path):
     """A user's own file, also under a name that ends as the cache's do."""
     model: Model = load(prefix_cache_dir=tmp_path, prefix_cache_disk_bytes=4 * MIB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -45,6 +46,8 @@ class DiskWriter:
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="lily-cache-writer", daemon=True)
         self._thread.start()
+        # The interpreter would end the thread wherever it is: in the core, that ends the process with an abort.
+        atexit.register(self.close)
 
     def notify(self, *, urgent: bool = False) -> None:
         """Something is to be written, soon or (urgent) at once."""
@@ -96,6 +99,7 @@ class DiskWriter:
         except Exception:  # nothing that happens here may end the process or be lost
             logger.exception("the prefix cache is no longer written")
         finally:
+            atexit.unregister(self.close)
             with self._changed:
                 self._busy, self._first_change, self._failed = False, None, True
                 self._changed.notify_all()
