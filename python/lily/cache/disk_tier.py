@@ -226,8 +226,10 @@ class DiskTier:
 
     def _write(self, model: Model, snapshot: _core.Snapshot, ids: Ids, size: int, check: Callable[[], None]) -> None:
         name = self._name(ids)
+        if not self._make_room(size):
+            return
         with self._lock:
-            if not self._make_room(size) or name in self._files:  # another process may have written it meanwhile
+            if name in self._files:  # another process has written it meanwhile
                 return
         path = self._directory.path / name
         if os.path.lexists(path):
@@ -240,6 +242,7 @@ class DiskTier:
     def _make_room(self, size: int) -> bool:
         """Remove the least useful files until there is room for one of `size`. The directory is locked."""
         self._directory.remove_abandoned()
+        victims = []
         with self._lock:
             self._refresh(force=True)
             room = self._limit - size - self._directory.partial_bytes()
@@ -248,9 +251,11 @@ class DiskTier:
                 file = min(self._files.values(), key=self._usefulness)
                 self._unlist(file)
                 del self._files[file.name]
-                self._directory.remove(file.name, file.stamp)
+                victims.append(file)
                 room += file.stamp.size
-            return room >= 0
+        for file in victims:  # which takes a while for large ones: no request waits for it
+            self._directory.remove(file.name, file.stamp)
+        return room >= 0
 
     def _usefulness(self, file: _File) -> float:
         """Later uses count more, and so do places where many prompts part; those on the way to a single one less."""

@@ -45,9 +45,9 @@ class DiskWriter:
         self._failed = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="lily-cache-writer", daemon=True)
-        self._thread.start()
         # The interpreter would end the thread wherever it is: in the core, that ends the process with an abort.
         atexit.register(self.close)
+        self._thread.start()
 
     def notify(self, *, urgent: bool = False) -> None:
         """Something is to be written, soon or (urgent) at once."""
@@ -65,6 +65,8 @@ class DiskWriter:
 
     def flush(self, seconds: float | None) -> bool:
         """Wait until everything is written; False if the time was too short or the directory failed."""
+        if os.getpid() != self._process:
+            return False  # a forked child: the thread is the parent's
         self.notify(urgent=True)
         with self._changed:
             done = self._changed.wait_for(lambda: self._failed or self._is_done(), seconds)
@@ -76,7 +78,7 @@ class DiskWriter:
     def close(self) -> None:
         """Write what is left, as far as there is time, and end the thread."""
         if os.getpid() != self._process:
-            return  # a forked child: the thread is the parent's
+            return
         self._end()
         self._thread.join()
 
