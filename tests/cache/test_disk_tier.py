@@ -13,6 +13,7 @@ import pytest
 from cache_helpers import assert_like_cold, greedy, session_files
 
 from lily.cache import disk_tier, disk_writer
+from lily.cache.own_files import CacheDirectory
 from lily.errors import CancelledError, ConfigError, MemoryLimitError
 
 MIB = 1 << 20
@@ -370,6 +371,29 @@ def test_no_path_is_no_directory(load, empty, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="prefix_cache_dir"):
         load(prefix_cache_dir=empty)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_with_a_hundred_thousand_files_slows_nobody(load, prompt, tmp_path, monkeypatch):
+    """Whose names come and go all the time; it takes long to list."""
+    model = load(prefix_cache_dir=tmp_path)
+    ids = prompt(100)
+    model.cached_session(ids).close()
+    assert model.cache.flush(60)
+    looks = []
+    complete = CacheDirectory.complete
+
+    def slow(directory):
+        looks.append(1)
+        time.sleep(0.2)
+        return complete(directory)
+
+    monkeypatch.setattr(CacheDirectory, "complete", slow)
+    began = time.monotonic()
+    for index in range(200):
+        (tmp_path / str(index)).touch()
+        assert model.cache.explain(ids).cached_tokens == 100
+    assert 1 <= len(looks) <= 1 + (time.monotonic() - began) / 2
+    assert (time.monotonic() - began) < 60
 
 
 def test_a_directory_that_cannot_be_is_named(load, tmp_path):

@@ -40,6 +40,9 @@ _MIN_TOKENS = 64
 _BYTES_OF_A_TOKEN = 2 << 20
 # A change of the directory within this time of the latest look may have left its time as it was.
 _TICK_NS = 2_500_000_000
+# A directory that takes longer to list, for the many files of others in it, gets a small share of the time.
+_SLOW_NS = 5_000_000
+_SLOW_SHARE = 20
 # Each doubling of the prompts that begin with a file counts as much as a use that much later.
 _BRANCH_NS = 3600 * 1_000_000_000
 
@@ -73,6 +76,7 @@ class DiskTier:
         self._kind = b""  # of states that this model reads; empty until the weights' identity is known
         self._listed: tuple[int, int] | None = None
         self._listed_ns = 0
+        self._next_look_ns = 0
         self._failing = False
         try:
             self._directory.make()
@@ -272,6 +276,14 @@ class DiskTier:
         """Know what other processes wrote and removed. Costs a look at the directory's time where nothing changed."""
         if not self._kind:
             return
+        began = time.monotonic_ns()
+        if not force and began < self._next_look_ns:
+            return
+        self._look(force)
+        took = time.monotonic_ns() - began
+        self._next_look_ns = began + (_SLOW_SHARE * took if took > _SLOW_NS else 0)
+
+    def _look(self, force: bool) -> None:
         try:
             stamp = self._directory.stamp()
             if not force and stamp == self._listed and stamp[1] < self._listed_ns - _TICK_NS:
