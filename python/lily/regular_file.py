@@ -11,6 +11,8 @@ from pathlib import Path
 
 __all__ = ["flush_directory", "open_regular", "read_at"]
 
+_PIECE_BYTES = 4 << 20
+
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[int]:
@@ -32,11 +34,19 @@ def read_at(descriptor: int, offset: int, buffer: memoryview) -> bool:
     """Fill `buffer` from a place in a file; False where the file ends before."""
     done = 0
     while done < len(buffer):
-        count = os.preadv(descriptor, [buffer[done:]], offset + done)
+        count = _read_some(descriptor, buffer[done:], offset + done)
         if count == 0:
             return False
         done += count
     return True
+
+
+def _read_some(descriptor: int, buffer: memoryview, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [buffer], offset)
+    data = os.pread(descriptor, min(len(buffer), _PIECE_BYTES), offset)  # a Python built for older systems
+    buffer[: len(data)] = data
+    return len(data)
 
 
 def flush_directory(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 import time
 import weakref
@@ -229,6 +230,29 @@ def test_where_many_prompts_part_outlives_single_ones(load, prompt, tmp_path):
     full.close()
     assert len(session_files(tmp_path)) == 4
     assert cached(load(prefix_cache_dir=tmp_path), [*system, *prompt(5)]) == 100
+
+
+def test_a_file_of_the_future_is_not_kept_for_ever(load, prompt, tmp_path):
+    ids = prompt(100)
+    model = load(prefix_cache_dir=tmp_path, prefix_cache_disk_bytes=4 * MIB)
+    model.cached_session(ids).close()
+    assert model.cache.flush(60)
+    (file,) = session_files(tmp_path)
+    os.utime(file, (time.time() + 1e8,) * 2)
+    for _ in range(3):
+        model.cached_session(prompt(100)).close()
+        assert model.cache.flush(60)
+    assert not file.exists() and len(session_files(tmp_path)) == 2
+
+
+def test_a_limit_of_nothing_writes_and_removes_nothing(load, prompt, tmp_path):
+    ids = prompt(100)
+    load(prefix_cache_dir=tmp_path).cached_session(ids).model.close()
+    model = load(prefix_cache_dir=tmp_path, prefix_cache_disk_bytes=0)
+    assert cached(model, ids) == 100
+    model.cached_session(prompt(100)).close()
+    assert model.cache.flush(60)
+    assert len(session_files(tmp_path)) == 1
 
 
 def test_short_gains_are_computed(load, prompt, tmp_path):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from lily import session_file
+from lily import regular_file, session_file
 from lily.errors import CheckpointError, ContextOverflowError, LilyError, NonFiniteError
 
 HUGE = 6_000_000_000  # bytes
@@ -331,6 +331,12 @@ def test_a_failed_save_leaves_nothing(model, tmp_path, monkeypatch):
         assert [file.name for file in tmp_path.iterdir()] == ["file"]
         assert path.read_bytes() == before
         session.save(path)
+
+
+def test_reads_without_the_newer_system_call(model, saved, monkeypatch):
+    monkeypatch.delattr(os, "preadv", raising=False)
+    monkeypatch.setattr(regular_file, "_PIECE_BYTES", 1000)
+    assert model.load_session(saved).position == 40
 
 
 def test_files_are_those_of_the_safetensors_library(model, saved):

@@ -217,7 +217,9 @@ class DiskTier:
         return True
 
     def trim(self, check: Callable[[], None]) -> None:
-        """Remove what killed processes left, and what is above the limit."""
+        """Remove what killed processes left, and what is above the limit; with a limit of 0 nothing is changed."""
+        if self._limit == 0:
+            return
         with contextlib.suppress(OSError), self._directory.locked(check):
             self._make_room(0)
 
@@ -300,7 +302,8 @@ class DiskTier:
             file = self._files.get(name)
             if file is not None and (file.stamp.inode, file.stamp.size) == (found.inode, found.size):
                 file.stamp = found
-                file.used_ns = max(file.used_ns, found.mtime_ns)
+                if found.mtime_ns == _past(found.mtime_ns):
+                    file.used_ns = max(file.used_ns, found.mtime_ns)
                 continue
             if file is not None:
                 self._unlist(self._files.pop(name))
@@ -315,7 +318,7 @@ class DiskTier:
         except LilyError as error:
             logger.debug("not a file of this model's prefix cache: %s", error)
             if self._directory.is_own(name):
-                self._files[name] = _File(name, stamp, stamp.mtime_ns, None)
+                self._files[name] = _File(name, stamp, _past(stamp.mtime_ns), None)
             else:
                 self._foreign[name] = stamp
             return
@@ -325,7 +328,7 @@ class DiskTier:
     def _list(self, name: str, stamp: FileStamp, ids: Ids) -> None:
         node = self._tree.insert(ids)
         node.entry = name
-        self._files[name] = _File(name, stamp, stamp.mtime_ns, node)
+        self._files[name] = _File(name, stamp, _past(stamp.mtime_ns), node)
 
     def _unlist(self, file: _File) -> None:
         node, file.node = file.node, None
@@ -335,3 +338,8 @@ class DiskTier:
 
     def _name(self, ids: Ids) -> str:
         return hashlib.sha256(self._kind + ids.tobytes()).hexdigest()[:40] + SUFFIX
+
+
+def _past(time_ns: int) -> int:
+    """A file's time, or now for one of a clock that was ahead, which would stay for ever."""
+    return min(time_ns, time.time_ns())
