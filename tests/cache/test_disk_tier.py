@@ -63,6 +63,17 @@ def test_chats_that_part_behind_the_end_of_their_system_prompt(load, prompt, tmp
     assert cached(other, [*chats[0][:-4], *prompt(50)]) == len(chats[0]) - 4
 
 
+def test_a_branch_that_nobody_named_is_seen_over_a_restart(load, prompt, tmp_path):
+    """The second prompt leaves the first one's file there, and takes a snapshot for the third."""
+    shared = prompt(300)
+    found = []
+    for index in range(3):
+        model = load(prefix_cache_dir=tmp_path)
+        found.append(cached(model, [*shared, 1 + index, *prompt(40)]))
+        model.close()
+    assert found == [0, 0, 300]
+
+
 def test_shared_prefixes_are_written(load, prompt, tmp_path):
     system = prompt(150)
     model = load(prefix_cache_dir=tmp_path)

@@ -117,6 +117,11 @@ class DiskTier:
             node = self._find(ids, beyond)
             return 0 if node is None else node.length
 
+    def known(self, ids: Ids) -> int:
+        """Number of leading ids that some file's sequence begins with, be there a file at their end or not."""
+        with self._lock:
+            return self._tree.match(ids).length
+
     def load(self, ids: Ids, beyond: int) -> _core.Snapshot | None:
         """The snapshot of the longest prefix of `ids`, if it saves enough over one of `beyond` tokens."""
         model = self._model()

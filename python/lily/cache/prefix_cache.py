@@ -227,14 +227,16 @@ class PrefixCache:
                 snapshot, cached = self._entries[usable.entry].snapshot, usable.length
                 if usable.entry not in self._written:
                     self._waiting.add(usable.entry)
+        known = match.length
         if self._disk is not None:
             stored = self._disk.load(ids, cached)
+            known = max(known, self._disk.known(ids))
             if stored is not None:
                 self._add(stored)
-                return stored, max(match.length, stored.position)
+                return stored, known
             if snapshot is not None:
                 self._disk.note_use(ids[:cached])
-        return snapshot, match.length
+        return snapshot, known
 
     def _count(self, cached: int, computed: int) -> None:
         with self._lock:
