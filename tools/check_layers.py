@@ -25,7 +25,7 @@ PACKAGE_LAYERS = (
     ("checkpoint", "sampling", "options"),
     ("text",),
     ("_native", "engine_options", "file_digest", "digest_records", "fingerprint"),
-    ("generation", "snapshot", "session", "session_header", "session_file", "open_objects"),
+    ("generation", "snapshot", "session", "session_header", "session_file", "partial_files", "open_objects"),
     ("cache",),
     ("model",),
     ("chat",),

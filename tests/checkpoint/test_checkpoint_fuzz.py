@@ -18,7 +18,6 @@ from checkpoint_helpers import assert_valid
 from fuzz.mutations import mutate_bytes, mutate_json
 from lily.checkpoint import read_checkpoint
 from lily.errors import CheckpointError, ConfigError
-from mutations import mutate_bytes, mutate_json
 from synthetic import random_config, text_config, write_checkpoint
 
 ROUNDS = int(os.environ.get("LILY_FUZZ_ROUNDS", "600"))  # of each kind of mutation, for each kind of file

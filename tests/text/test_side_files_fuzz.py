@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.mutations import mutate_bytes, mutate_json
 from lily.errors import LilyError
 from lily.text import ChatTemplate, Tokenizer, read_generation_defaults, read_stop_tokens, read_tokenizer_config
-from mutations import mutate_bytes, mutate_json
 
 ROUNDS = int(os.environ.get("LILY_FUZZ_ROUNDS", "300"))  # of each kind of mutation, for each file
 MESSAGES = [{"role": "user", "content": "Hi"}]
