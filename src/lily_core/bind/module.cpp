@@ -1,20 +1,11 @@
 // bind/module.cpp -- the extension module lily._core.
 #include "bind/bind.h"
 
-namespace {
-
-// Threads and callbacks acquire the main interpreter's lock: from another one they would wait for ever.
-void require_main_interpreter() {
-  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-    PyErr_SetString(PyExc_ImportError, "lily._core cannot be used in a subinterpreter; import it in the main one");
-    throw nanobind::python_error();
-  }
-}
-
-}  // namespace
+// nanobind's own entry: it replaces what the interpreter that is importing shares with all others, so that nobody but
+// the main one may come there.
+#define PyInit__core PyInit__core_of_main_interpreter
 
 NB_MODULE(_core, module) {
-  require_main_interpreter();
   module.doc() = "Native core of Lily; use the classes of the package lily instead.";
   lily::bind::bind_errors(module);
   lily::bind::bind_config(module);
@@ -27,4 +18,13 @@ NB_MODULE(_core, module) {
   lily::bind::bind_kernels(module);
   lily::bind::bind_device(module);
   lily::bind::bind_gpu(module);
+}
+
+#undef PyInit__core
+
+// Threads and callbacks acquire the main interpreter's lock: from another one they would wait for ever.
+extern "C" NB_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return PyInit__core_of_main_interpreter();
+  PyErr_SetString(PyExc_ImportError, "lily._core cannot be used in a subinterpreter; import it in the main one");
+  return nullptr;
 }
