@@ -66,6 +66,8 @@ def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
 
 
 def _whole_characters(text: str) -> str:
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

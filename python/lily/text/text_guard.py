@@ -14,7 +14,7 @@ from lily.arguments import as_items
 from lily.errors import TemplateError
 from lily.text.chat_template import ChatTemplate
 from lily.text.messages import prepare_messages, template_value
-from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, as_in_place, pattern_of, without_marks
+from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, pattern_of, without_marks
 from lily.text.tokenizer import Tokenizer
 
 __all__ = ["TextGuard"]
@@ -30,7 +30,7 @@ class TextGuard:
         self._ids = dict(tokenizer.added_tokens)
         tokens = sorted(self._ids, key=len, reverse=True)
         self._texts = pattern_of(tokens)
-        self._live = pattern_of([as_in_place(token) for token in tokens], escaped=True)
+        self._live = pattern_of(tokens, live=True)
         self._marks = TextMarks(tokens)
 
     def render(

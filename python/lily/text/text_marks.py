@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 __all__ = [
@@ -14,7 +15,6 @@ __all__ = [
     "Strength",
     "TagUse",
     "TextMarks",
-    "as_in_place",
     "pattern_of",
     "without_marks",
 ]
@@ -41,33 +41,50 @@ TagUse = Literal["text", "in place", "token"]
 _STRUCTURE = ("role", "type", "id", "tool_call_id")
 
 
+_SHORT, _REMEMBERED = 256, 4096  # characters of a text, and texts
+
+
 class TextMarks:
     """Marks texts for one set of tokens."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tags = pattern_of([tag for tag in TAGS if tag in tokens])
-        self._known_tags = set(TAGS) & set(tokens)
         self._tokens = pattern_of(tokens)
         self._firsts = "".join(sorted({token[0] for token in tokens if _is_punctuation(token[0])}))
         self._lasts = "".join(sorted({token[-1] for token in tokens if _is_punctuation(token[-1])}))
         # Tokens that no character of these parts.
-        self._others = pattern_of(
-            [token for token in tokens if token[0] not in self._firsts and token[-1] not in self._lasts]
-        )
+        others = [token for token in tokens if token[0] not in self._firsts and token[-1] not in self._lasts]
+        self._others = pattern_of(others)
+        # Texts without these stay as they are, but for short ones.
+        self._notable = re.compile("" if others else f"[{re.escape(ESCAPE + self._firsts + self._lasts)}]")
         self._longest = max(map(len, tokens), default=0)
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
         self._suffixes = {token[-length:] for token in tokens for length in range(1, len(token))}
+        self._markers: dict[tuple[Strength, TagUse], Callable[[Any], Any]] = {}
         self._joined = "\0".join(tokens)
 
     def marker(self, strength: Strength, tags: TagUse) -> Callable[[Any], Any]:
         """A function that copies a value and marks its texts."""
+        known = self._markers.get((strength, tags))
+        if known is None:
+            known = self._markers[strength, tags] = self._make_marker(strength, tags)
+        return known
+
+    def _make_marker(self, strength: Strength, tags: TagUse) -> Callable[[Any], Any]:
         break_text = self._break_everywhere if strength == "everywhere" else self._break_ends
 
         def mark_text(text: str, inner: bool) -> str:
+            if len(text) > self._longest and self._notable.search(text) is None:
+                return text
+            return mark_short(text, inner) if len(text) <= _SHORT else mark_any(text, inner)
+
+        def mark_any(text: str, inner: bool) -> str:
             if ESCAPE in text:
                 text = text.replace(ESCAPE, ESCAPE + ITSELF)
             broken = self._outside_tags(text, tags, break_text)
             return self._break_inner_part(text) if inner and broken == text else broken
+
+        mark_short = lru_cache(maxsize=_REMEMBERED)(mark_any)  # names, keys and descriptions come again and again
 
         def mark(value: Any, inner: bool = True, keys: bool = False) -> Any:
             if isinstance(value, str):
@@ -133,17 +150,24 @@ class TextMarks:
         return text[:start] + _BROKEN + text[start:]
 
 
-def pattern_of(tokens: Sequence[str], *, escaped: bool = False) -> re.Pattern[str]:
-    """Finds any of the tokens; `escaped` if they are patterns already. Tried in the given order."""
-    return re.compile(f"({'|'.join(tokens if escaped else map(re.escape, tokens))})" if tokens else r"((?!))")
+def pattern_of(tokens: Sequence[str], *, live: bool = False) -> re.Pattern[str]:
+    """Finds any of the tokens, the first of those that begin at a place; `live`: where no mark says that it is text."""
+    if not tokens:
+        return re.compile(r"((?!))")
+    # Branches that share a first character are found by it, many times as fast.
+    by_first: dict[str, list[str]] = {}
+    for token in tokens:
+        rest = re.escape(token[1:])
+        by_first.setdefault(token[0], []).append(rest + _not_marked(token) if live else rest)
+    branches = [f"{re.escape(first)}(?:{'|'.join(rests)})" for first, rests in by_first.items()]
+    return re.compile(f"({'|'.join(branches)})")
 
 
-def as_in_place(token: str) -> str:
-    """The pattern of a token in a marked text, where no mark says that it is text."""
-    pattern = re.escape(token)
+def _not_marked(token: str) -> str:
+    """What follows a token in a pattern if no mark may stand beside it."""
     if token in TAGS:
-        return f"(?<!{_BEFORE[token]}){pattern}(?!{_BEHIND[token]})"
-    return f"(?<!{_BROKEN}){pattern}(?!{_BROKEN})" if len(token) == 1 else pattern
+        return f"(?<!{_BEFORE[token]}{re.escape(token)})(?!{_BEHIND[token]})"
+    return f"(?<!{_BROKEN}{re.escape(token)})(?!{_BROKEN})" if len(token) == 1 else ""
 
 
 def without_marks(text: str) -> str:
