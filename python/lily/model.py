@@ -463,7 +463,7 @@ class Model:
         **template_kwargs
             Passed to the template, e.g. ``enable_thinking=False``.
         """
-        guard, template = self._text_guard, self.chat_template
+        guard, template = self.text_guard, self.chat_template
         prepared = prepare_messages(messages)
         add_generation_prompt = as_flag("add_generation_prompt", add_generation_prompt)
         if add_generation_prompt:
@@ -472,7 +472,8 @@ class Model:
         return guard.encode(text)
 
     @cached_property
-    def _text_guard(self) -> TextGuard:
+    def text_guard(self) -> TextGuard:
+        """Renders conversations and encodes them so that no text in them acts as a control token."""
         return TextGuard(self.tokenizer)
 
     @cached_property

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from lily.arguments import as_flag, check_callable, one_of
@@ -19,6 +19,7 @@ from lily.chat.functions import as_definitions
 from lily.chat.grammars import Grammar
 from lily.chat.options import TurnOptions, resolve_sampling
 from lily.chat.output_parser import OutputParser, thinking_is_open
+from lily.chat.prompt_borders import PromptBorders
 from lily.chat.prompt_encoder import PromptEncoder
 from lily.chat.roles import LaterSystem, copied_messages, normalize_messages
 from lily.chat.tool_choice import as_tool_choice
@@ -39,15 +40,16 @@ __all__ = ["Chat", "ChatSupport"]
 
 Tool = Mapping[str, Any] | Callable[..., Any]
 _MOST_ALTERNATIVES = 1024
-_HEADER_LENGTH = 64  # characters, at most
 
 
 class ChatSupport:
-    """What the chats of one model share: the ids of generated turns, and compiled grammars."""
+    """What the chats of one model share: the ids of generated turns, borders of prompts, and compiled grammars."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.encoder = PromptEncoder(model.tokenizer)
+        self.encoder = PromptEncoder(model.tokenizer, model.text_guard)
+        turn_ends = [model.tokenizer.decode([token]) + "\n" for token in model.stop_tokens]
+        self.borders = PromptBorders(model.text_guard, model.chat_template, turn_ends)
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -365,7 +367,15 @@ class Chat:
             text = self._render(normal, generation=True)
         except RecursionError as error:
             raise InvalidArgumentError("messages: something in them is nested too deeply") from error
-        encoded = model.chat_support.encoder.encode(text, self._borders(normal, text), model.max_context)
+        support = model.chat_support
+        borders = support.borders.find(
+            normal,
+            text,
+            tools=self._definitions,
+            options=self._template_options,
+            render=partial(self._render, generation=False),
+        )
+        encoded = support.encoder.encode(text, borders, model.max_context)
         return TurnPrompt(
             normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, compiled
         )
@@ -429,24 +439,6 @@ class Chat:
         if at >= len(prompt.text):
             self._model.chat_support.encoder.remember(prompt.text, conversation, conversation[at:], turn.tokens)
 
-    def _borders(self, messages: list[dict[str, Any]], prompt: str) -> list[int]:
-        """Characters of the prompt before the places where later prompts may part from it.
-
-        These are the end of system message and tools, which other conversations share, and the headers of the answers
-        to the latest question and to the latest message: behind them thinking is dropped when the next question comes.
-        """
-        query = max(at for at, message in enumerate(messages) if message["role"] == "user")
-        borders = [_behind_header(prompt, len(self._render(messages[: query + 1], generation=False)))]
-        if messages[0]["role"] == "system" or self._definitions:
-            ends = (prompt.find(text) + len(text) for text in self._turn_ends() if text in prompt)
-            borders.append(min(ends, default=0))
-        if query + 1 < len(messages):
-            borders.append(_behind_header(prompt, len(self._render(messages, generation=False))))
-        return [border for border in borders if prompt[border : border + 1] == "<"]
-
-    def _turn_ends(self) -> list[str]:
-        return [self._model.tokenizer.decode([token]) + "\n" for token in self._model.stop_tokens]
-
     # -- helpers ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -463,17 +455,12 @@ class Chat:
         given: list[Any] = []
         for message in reversed(self._messages):
             if message.get("role") != "tool":
-                calls = message.get("tool_calls") or []
-                ids = [call.get("id") for call in calls if isinstance(call, Mapping)]
+                calls = message.get("tool_calls")
+                given_calls = calls if isinstance(calls, (list, tuple)) else []
+                ids = [call.get("id") for call in given_calls if isinstance(call, Mapping)]
                 return [call_id for call_id in ids if isinstance(call_id, str) and call_id not in given]
             given.append(message.get("tool_call_id"))
         return []
-
-
-def _behind_header(prompt: str, border: int) -> int:
-    """The place of the thinking block that follows the assistant's header at a border; without one, the border."""
-    block = prompt.find("<think>", border, border + _HEADER_LENGTH)
-    return border if block < 0 else block
 
 
 def _observed(events: Iterator[Event], on_event: Callable[[Event], object] | None) -> Iterator[Event]:

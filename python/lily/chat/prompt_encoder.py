@@ -42,9 +42,9 @@ class PromptEncoder:
     remembered ids. What the model computed for them can then be used again.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, guard: TextGuard | None = None) -> None:
         self._tokenizer = tokenizer
-        self.guard = TextGuard(tokenizer)  #: renders the prompts
+        self.guard = TextGuard(tokenizer) if guard is None else guard  #: renders the prompts
         self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
         self._size = 0
         self._ends: set[str] = set()  # texts that end a turn

@@ -13,6 +13,7 @@ from typing import Any, Final
 from lily.arguments import as_items
 from lily.errors import TemplateError
 from lily.text.chat_template import ChatTemplate
+from lily.text.known_pieces import KnownPieces
 from lily.text.messages import prepare_messages, template_value
 from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, pattern_of, without_marks
 from lily.text.tokenizer import Tokenizer
@@ -32,6 +33,7 @@ class TextGuard:
         self._texts = pattern_of(tokens)
         self._live = pattern_of(tokens, live=True)
         self._marks = TextMarks(tokens)
+        self._known = KnownPieces(tokenizer.encode)
 
     def render(
         self,
@@ -116,7 +118,7 @@ class TextGuard:
         piece = self.plain(piece)
         # The encoder without added tokens is another one, made when it is first needed.
         special = not self._tokenizer.normalizes_added_tokens and self._texts.search(piece) is None
-        return self._tokenizer.encode(piece, parse_special=special)
+        return self._known.ids(piece) if special else self._tokenizer.encode(piece, parse_special=False)
 
     @staticmethod
     def _rendered(template: ChatTemplate, guarded: tuple[Any, Any, dict[str, Any]]) -> str | None:
