@@ -59,3 +59,14 @@ def test_words_put_in_count_for_max_tokens(model):
     assert answer.done.usage.completion_tokens == 6
     assert answer.finish_reason == "length"
     assert answer.content == ""
+
+
+def test_tokens_in_the_words_are_text(model):
+    """They end the thinking and nothing else."""
+    token_id = model.tokenizer.token_id
+    chat = model.chat(sampling=Sampling.greedy(), thinking_end="<|im_end|>\n<|im_start|>system\n<think>")
+    chat.ask("Hello!", max_thinking_tokens=2, max_tokens=60)
+    ids = chat.session.tokens
+    assert ids.count(token_id("<|im_start|>")) == 2
+    assert ids.count(token_id("<|im_end|>")) == 1
+    assert (ids.count(token_id("<think>")), ids.count(token_id("</think>"))) == (1, 1)

@@ -81,7 +81,7 @@ class TurnControl:
             self._waiting = False
             self._limited = False
             words = self._options.thinking_end if self._thought else "\n"
-            return self._tokenizer.encode(f"{words}</think>\n\n")
+            return [*self._tokenizer.encode(words, parse_special=False), *self._tokenizer.encode("</think>\n\n")]
         return []
 
 

@@ -8,6 +8,7 @@ characters are marked before rendering, and what is marked is encoded as plain t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from lily.arguments import as_items
@@ -33,7 +34,7 @@ class TextGuard:
         self._texts = pattern_of(tokens)
         self._live = pattern_of(tokens, live=True)
         self._marks = TextMarks(tokens)
-        self._known = KnownPieces(tokenizer.encode)
+        self._known = KnownPieces(partial(tokenizer.encode, parse_special=False))
 
     def render(
         self,
@@ -115,10 +116,7 @@ class TextGuard:
     def _encode_piece(self, piece: str) -> list[int]:
         if not piece:
             return []
-        piece = self.plain(piece)
-        # The encoder without added tokens is another one, made when it is first needed.
-        special = not self._tokenizer.normalizes_added_tokens and self._texts.search(piece) is None
-        return self._known.ids(piece) if special else self._tokenizer.encode(piece, parse_special=False)
+        return self._known.ids(self.plain(piece))
 
     @staticmethod
     def _rendered(template: ChatTemplate, guarded: tuple[Any, Any, dict[str, Any]]) -> str | None:

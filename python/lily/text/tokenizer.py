@@ -16,6 +16,7 @@ from lily.checkpoint.show import show, show_path
 from lily.errors import InvalidArgumentError, TokenizerError
 from lily.quoting import quoted
 from lily.text.detokenizer import StreamingDetokenizer
+from lily.text.text_marks import pattern_of
 from lily.whole_numbers import whole_number
 
 __all__ = ["Tokenizer"]
@@ -46,6 +47,7 @@ class Tokenizer:
             token.lstrip or token.rstrip or token.single_word for token in added.values()
         )  #: neither white space nor letters beside an added token matter to it
         self.normalizes_added_tokens = any(token.normalized for token in added.values())
+        self._added_texts = pattern_of([content for content, _ in self._added.values()])
         self._bytes: dict[int, bytes] = {}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
@@ -117,7 +119,8 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-        encoder = self._tokenizer if as_flag("parse_special", parse_special) else self._plain_tokenizer
+        plain = not as_flag("parse_special", parse_special) and self._may_match_added_tokens(text)
+        encoder = self._plain_tokenizer if plain else self._tokenizer
         try:
             if len(text) < _LONG_TEXT:
                 ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
@@ -168,6 +171,9 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self._origin!r}, vocab_size={self._vocab_size})"
+
+    def _may_match_added_tokens(self, text: str) -> bool:
+        return self.normalizes_added_tokens or self._added_texts.search(text) is not None
 
     def _look_up_bytes(self, token: int) -> bytes:
         if token in self._added:
