@@ -49,6 +49,11 @@ def looks_like_a_path(value: Any) -> bool:
     return isinstance(value, (str, Path)) and value not in ("", "\0", "\ud800")
 
 
+def is_empty_text(value: Any) -> bool:
+    """The current directory, which no session replaces: an OSError."""
+    return isinstance(value, str) and value == ""
+
+
 def with_call(**fields: Any) -> list[Any]:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     return [USER, {"role": "assistant", "tool_calls": [{**call, **fields}]}, {"role": "tool", "content": "x"}, USER]
@@ -145,7 +150,7 @@ DOORS: dict[str, Callable[[World, Any], object]] = {
     "Session.score.return_argmax": lambda w, v: w.session().score([1, 2], return_argmax=v),
     "Session.fork.seed": lambda w, v: w.session().fork(v),
     "Session.restore.snapshot": lambda w, v: w.session().restore(v),
-    "Session.save.path": lambda w, v: None if looks_like_a_path(v) else w.session().save(v),
+    "Session.save.path": lambda w, v: None if looks_like_a_path(v) or is_empty_text(v) else w.session().save(v),
     "PrefixCache.insert.session": lambda w, v: w.model.cache.insert(v),
     "PrefixCache.explain.ids": lambda w, v: w.model.cache.explain(v),
     "PrefixCache.explain.tokenizer": lambda w, v: w.model.cache.explain([1], v),

@@ -72,7 +72,10 @@ class PromptBorders:
 
     def _opening(self, options: Mapping[str, Any]) -> str:
         """What a template writes before an answer; empty if that cannot be told."""
-        key = repr(sorted(options.items())) if options else ""
+        try:
+            key = repr(sorted(options.items())) if options else ""
+        except ValueError:  # an integer of thousands of digits
+            key = " " * (_LONGEST_KEY + 1)
         with self._lock:
             known = self._openings.get(key)
         if known is not None:
