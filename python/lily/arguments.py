@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from lily.errors import InvalidArgumentError, LilyError
 from lily.quoting import quoted
 
-__all__ = ["as_flag", "as_items", "as_path", "check_callable", "check_text", "one_of"]
+__all__ = ["as_flag", "as_items", "as_path", "as_stream", "check_callable", "check_text", "one_of"]
 
 
 def as_flag(name: str, value: Any) -> bool:
@@ -38,13 +38,20 @@ def as_items(
     InvalidArgumentError
         It is no collection; or an error of `error_type`.
     """
+    return list(as_stream(name, value, what, error_type, hint))
+
+
+def as_stream(
+    name: str, value: Any, what: str, error_type: type[LilyError] = InvalidArgumentError, hint: str = ""
+) -> Iterator[Any]:
+    """As `as_items`, one after the other."""
     try:
-        items = None if isinstance(value, (str, bytes, bytearray, Mapping)) else iter(value)
+        items: Iterator[Any] | None = None if isinstance(value, (str, bytes, bytearray, Mapping)) else iter(value)
     except TypeError:
         items = None
     if items is None:
         raise error_type(f"{name} must be {what}, not {hint or quoted(value)}")
-    return list(items)
+    return items
 
 
 def as_path(name: str, value: Any, error_type: type[LilyError] = InvalidArgumentError) -> Path:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from lily.arguments import as_stream
 from lily.errors import BusyError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def show(events: Iterable[Event]) -> Answer:
     seen: list[Event] = []
     shown = 0.0
     try:
-        for event in events:
+        for event in as_stream("events", events, "the events of a turn"):
             seen.append(event)
             if time.monotonic() - shown >= _SECONDS_BETWEEN_UPDATES:
                 handle.update(display.Markdown(answer_markdown(collect(seen), thinking_is_open=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from hostile_values import HOSTILE, MidwayError
 
 import lily
-from lily.chat import PythonTool, TurnOptions, normalize_messages
+from lily.chat import PythonTool, TurnOptions, collect, normalize_messages
 from lily.errors import LilyError
+from lily.notebook import show
 from lily.text import ChatTemplate, StreamingDetokenizer, Tokenizer
 
 LONGEST_MESSAGE = 1200  # characters, with what a message lists; a value in it has far less
@@ -222,6 +224,26 @@ DOORS: dict[str, Callable[[World, Any], object]] = {
         ]
     },
     "Chat.send.max_tokens": lambda w, v: first(w.chat().send("Hi", max_tokens=v)),
+    **{
+        f"response_format.{name}": lambda w, v, name=name: w.ask(response_format={"type": "regex", name: v})
+        for name in ("type", "regex")
+    },
+    "tool_choice.name": lambda w, v: w.chat(tools=[{"name": "f"}], tool_choice={"name": v}).ask("Hi", max_tokens=1),
+    "tool_choice.type": lambda w, v: w.chat(tools=[{"name": "f"}], tool_choice={"type": v}).ask("Hi", max_tokens=1),
+    "Chat.add_tool_result.result": lambda w, v: w.chat(messages=with_call()[:2]).add_tool_result("1", v),
+    "collect": lambda w, v: collect(v),
+    "notebook.show": lambda w, v: show(v),
+    "lily.ablate.model": lambda w, v: lily.ablate(v, backend="cpu"),
+    **{
+        f"lily.ablate.{name}": lambda w, v, name=name: lily.ablate(w.tiny, **{"backend": "cpu", name: v})
+        for name in ("backend", "mechanisms", "prompt", "context", "decode", "runs")
+    },
+    **{
+        f"Options.{field.name}": lambda w, v, name=field.name: lily.step_report(
+            w.tiny, phase="decode", context=1, options=lily.Options(**{name: v})
+        )
+        for field in dataclasses.fields(lily.Options)
+    },
     "Chat.alternatives.count": lambda w, v: first(w.chat().alternatives("Hi", count=v, max_tokens=1)),
     "Chat.run.max_rounds": lambda w, v: w.chat().run("Hi", max_rounds=v, max_tokens=1),
     "Chat.run.tools": lambda w, v: w.chat().run("Hi", tools=v, max_tokens=1),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lily import _core
+from lily.arguments import as_items
 from lily.bench.engine import LilyEngine
 from lily.bench.samples import Samples
 from lily.errors import ConfigError
@@ -149,8 +150,9 @@ def ablate(
 def _chosen(names: Sequence[str] | None) -> dict[str, Mechanism]:
     if names is None:
         return MECHANISMS
-    if isinstance(names, str) or not names:
-        raise ConfigError(f"mechanisms must be a list of names as ['D4'], not {names!r}")
+    names = as_items("mechanisms", names, "a list of names as ['D4']", ConfigError)
+    if not names:
+        raise ConfigError("mechanisms must be a list of names as ['D4'], and holds none")
     # Options.without reports the names that there are not.
     changed = Options().without(*names)
     fields = {

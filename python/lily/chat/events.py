@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lily.arguments import as_stream
+
 __all__ = [
     "Answer",
     "ContentDelta",
@@ -199,7 +201,7 @@ def collect(events: Iterable[Event]) -> Answer:
     reasoning: list[str] = []
     calls: list[ToolCall] = []
     done = Done("cancelled")
-    for event in events:
+    for event in as_stream("events", events, "the events of a turn"):
         if isinstance(event, ContentDelta):
             content.append(event.text)
         elif isinstance(event, ReasoningDelta):

@@ -81,6 +81,10 @@ class TurnOptions:
         if not isinstance(self.response_format, (Mapping, type(None))):
             given = quoted(self.response_format)
             raise InvalidArgumentError(f"response_format must be a mapping with a type, not {given}")
+        for name in ("type", "regex", "grammar"):
+            value = (self.response_format or {}).get(name)
+            if not isinstance(value, (str, type(None))):
+                raise InvalidArgumentError(f"response_format.{name} must be a string, not {quoted(value)}")
 
     def changed(self, changes: Mapping[str, Any]) -> TurnOptions:
         """A copy with some options changed.

@@ -49,7 +49,7 @@ def as_tool_choice(choice: str | Mapping[str, Any] | None, names: Sequence[str])
         raise InvalidArgumentError(
             f'tool_choice must be "auto", "none", "required" or name a tool, not {quoted(choice)}'
         )
-    if name is not None and name not in names:
+    if name is not None and (not isinstance(name, str) or name not in names):
         raise InvalidArgumentError(f"tool_choice names {quoted(name)}, but the tools are {', '.join(names) or 'none'}")
     if mode == "required" and not names:
         raise InvalidArgumentError("tool_choice requires a call, but there are no tools")

@@ -8,6 +8,7 @@ from typing import Any
 
 from lily.chat.events import ToolCall
 from lily.chat.functions import PythonTool
+from lily.quoting import quoted
 
 __all__ = ["as_text", "result_of"]
 
@@ -19,7 +20,11 @@ def as_text(result: Any) -> str:
     try:
         return json.dumps(result, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
+        pass
+    try:
         return str(result)
+    except (ValueError, RecursionError):  # thousands of digits or levels
+        return quoted(result)
 
 
 def result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
