@@ -308,3 +308,51 @@ def emptied(value: object) -> None:
     """Free deep values level by level."""
     while isinstance(value, list) and len(value) == 1 and value[0] is not value:
         value = value.pop()
+
+
+def test_the_largest_numbers_that_are_allowed(world):
+    """And NumPy's scalars, which are numbers like others."""
+    model = world.model
+    for seed in (0, 2**64 - 1, np.uint64(2**64 - 1)):
+        assert lily.Sampling(seed=seed).seed == seed
+        with model.session(seed=seed) as session:
+            session.prefill(world.ids)
+            assert len(list(session.generate(3, sampling=lily.Sampling(), stop_tokens=()))) == 3
+    for seed in (2**64, -1, 1.0, True):
+        with pytest.raises(LilyError, match="seed must be a whole number from 0 to 18,446,744,073,709,551,615"):
+            model.session(seed=seed)
+    assert lily.Sampling(top_k=2**63 - 1).top_k == 2**63 - 1
+    with pytest.raises(LilyError, match="top_k must be a whole number"):
+        lily.Sampling(top_k=2**63)
+    given = lily.Sampling(temperature=np.float32(0.5), top_k=np.int64(3), top_p=np.float64(1))
+    assert given == lily.Sampling(temperature=0.5, top_k=3, top_p=1.0)
+    with world.session() as session:
+        assert len(list(session.generate(np.int64(2), sampling=GREEDY, stop_tokens=np.array([0])))) == 2
+
+
+def test_a_mask_that_is_none_is_refused_and_the_session_goes_on(world):
+    words = (world.model.sampled_vocab_size + 31) // 32
+    whole = np.full(words, 0xFFFFFFFF, np.uint32)
+    wrong = [whole.tolist(), whole[:-1], whole.astype(np.int32), whole.astype(">u4"), whole[None], "x", 5, b"x" * 4096]
+    with world.session() as session:
+        generation = session.generation(3, sampling=GREEDY, stop_tokens=())
+        for mask in wrong:
+            generation.mask = lambda mask=mask: mask
+            with pytest.raises(LilyError, match="a mask must be"):
+                next(generation)
+        generation.mask = whole  # an array, and no function
+        with pytest.raises(LilyError, match="mask must be callable"):
+            next(generation)
+        generation.mask = lambda: whole
+        masked = [token.id for token in generation]
+    with world.session() as session:
+        assert masked == list(session.generate(3, sampling=GREEDY, stop_tokens=()))
+
+
+def test_messages_are_short_and_keep_their_ends():
+    error = LilyError(f"{'a ' * 50_000}{'b' * 300_000} the remedy \ud800")
+    assert len(str(error)) < 4100
+    assert str(error).startswith("a a a") and str(error).endswith("the remedy \\ud800")
+    assert str(LilyError("word " * 700)) == "word " * 700
+    path = "/folder" * 40
+    assert path in str(LilyError(f"{path}: is missing"))
