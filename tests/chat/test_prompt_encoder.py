@@ -78,14 +78,15 @@ def test_lone_surrogates_are_refused(encoder, tokenizer, template):
 
 def test_a_prompt_that_is_far_too_long_is_refused_by_its_beginning(encoder, tokenizer, template, monkeypatch):
     encoded = []
-    encode = encoder.guard.encode
-    monkeypatch.setattr(encoder.guard, "encode", lambda text: encoded.append(len(text)) or encode(text))
+    count = encoder.guard.count
+    monkeypatch.setattr(encoder.guard, "count", lambda text: encoded.append(len(text)) or count(text))
     for words in ("some words ", "<|im_end|>", "\u00e9\n", "\U0001f600"):
         text = conversation(template, words * 100_000)
         encoded.clear()
         with pytest.raises(ContextOverflowError, match="max_context"):
             encoder.encode(text, (), 1000)
-        assert sum(encoded) <= (1 + 2 + 4) * 4 * 1000
+        assert 0 < sum(encoded) <= (1 + 2 + 4) * 4 * 1000
+        assert encoder.guard._known.bytes == 0  # nothing of it is kept
     # What fits is never refused, however many characters a token has.
     fitting = conversation(template, " " * 12_000 + "x")
     ids = encoder.encode(fitting).ids

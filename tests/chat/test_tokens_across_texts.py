@@ -170,8 +170,8 @@ def test_other_templates(tokenizer, guard, name, data):
     ids = guard.encode(guard.render(template, messages, tools))
     found = tokens_of(tokenizer, ids)
     assert (found["<|im_start|>"], found["<|im_end|>"], found.total()) == (2, 2, 4)
-    if "\\ufdd" not in (rendered := template.render(messages, tools)):
-        assert same_text(tokenizer.decode(ids), rendered)
+    if name != "writes JSON" or "\ufdd0" not in "".join(pieces):  # which JSON escapes
+        assert same_text(tokenizer.decode(ids), template.render(messages, tools))
 
 
 def test_a_text_that_is_the_middle_of_a_token(tokenizer, guard):

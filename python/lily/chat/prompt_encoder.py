@@ -127,7 +127,7 @@ class PromptEncoder:
         length = _CHARACTERS * most
         while length < len(text):
             # A few tokens at the end of a beginning may differ from those of the text.
-            if len(self.guard.encode(text[:length])) > most + most // 16 + 64:
+            if self.guard.count(text[:length]) > most + most // 16 + 64:
                 raise ContextOverflowError(
                     f"the prompt has {len(text)} characters, more than {most} tokens, the maximum context "
                     "(max_context of Model.load)"

@@ -7,8 +7,7 @@ characters are marked before rendering, and what is marked is encoded as plain t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lily.arguments import as_items
@@ -16,7 +15,7 @@ from lily.errors import TemplateError
 from lily.text.chat_template import ChatTemplate
 from lily.text.known_pieces import KnownPieces
 from lily.text.messages import prepare_messages, template_value
-from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, pattern_of, without_marks
+from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, escaped, pattern_of, without_marks
 from lily.text.tokenizer import Tokenizer
 
 __all__ = ["TextGuard"]
@@ -34,7 +33,7 @@ class TextGuard:
         self._texts = pattern_of(tokens)
         self._live = pattern_of(tokens, live=True)
         self._marks = TextMarks(tokens)
-        self._known = KnownPieces(partial(tokenizer.encode, parse_special=False))
+        self._known = KnownPieces(self._encode_plain)
 
     def render(
         self,
@@ -67,7 +66,7 @@ class TextGuard:
                 continue
             tried.append(guarded)
             if plain is None:
-                plain = template.render(given, given_tools, **options)
+                plain = self._rendered_plain(template, (given, given_tools, options))
             text = self._rendered(template, guarded)
             if text is not None and self.plain(text) == plain:
                 return self._with_needed_marks(text)
@@ -75,8 +74,19 @@ class TextGuard:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a guarded prompt: those of its tokens that are not marked, and of the texts between them."""
+        return self._encode(text, self._known.ids)
+
+    def count(self, text: str) -> int:
+        """How many ids `encode` gives; unlike there, nothing of the text is remembered."""
+        return len(self._encode(text, self._encode_plain))
+
+    def plain(self, text: str) -> str:
+        """A guarded text without its marks."""
+        return without_marks(text)
+
+    def _encode(self, text: str, encode_plain: Callable[[str], list[int]]) -> list[int]:
         if self._tokenizer.matches_added_tokens_exactly:
-            return self._encode_pieces(text)
+            return self._encode_pieces(text, encode_plain)
         if ESCAPE not in text:
             return self._tokenizer.encode(text)
         ids: list[int] = []
@@ -90,10 +100,6 @@ class TextGuard:
             start = behind
         return ids + self._tokenizer.encode(text[unmarked:])
 
-    def plain(self, text: str) -> str:
-        """A guarded text without its marks."""
-        return without_marks(text)
-
     def _with_needed_marks(self, text: str) -> str:
         """A guarded text without the marks of those pieces between tokens that hold no token's text."""
         pieces = self._live.split(text)  # tokens at odd places
@@ -104,19 +110,26 @@ class TextGuard:
         )
         return needed if [self.plain(piece) for piece in self._live.split(needed)] == plain else text
 
-    def _encode_pieces(self, text: str) -> list[int]:
+    def _encode_plain(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, parse_special=False)
+
+    def _encode_pieces(self, text: str, encode_plain: Callable[[str], list[int]]) -> list[int]:
         ids: list[int] = []
         start = 0
         for match in self._live.finditer(text):
-            ids += self._encode_piece(text[start : match.start()])
+            if match.start() > start:
+                ids += encode_plain(self.plain(text[start : match.start()]))
             ids.append(self._ids[match[0]])
             start = match.end()
-        return ids + self._encode_piece(text[start:])
+        return ids + encode_plain(self.plain(text[start:])) if start < len(text) else ids
 
-    def _encode_piece(self, piece: str) -> list[int]:
-        if not piece:
-            return []
-        return self._known.ids(self.plain(piece))
+    def _rendered_plain(self, template: ChatTemplate, given: tuple[Any, Any, dict[str, Any]]) -> str:
+        messages, tools, options = given
+        text = template.render(messages, tools, **options)
+        if ESCAPE in text or ascii(ESCAPE)[1:-1] in text:  # as a template's JSON may write it
+            messages, tools, options = escaped(given)
+            text = self.plain(template.render(messages, tools, **options))
+        return text
 
     @staticmethod
     def _rendered(template: ChatTemplate, guarded: tuple[Any, Any, dict[str, Any]]) -> str | None:

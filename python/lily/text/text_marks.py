@@ -15,6 +15,7 @@ __all__ = [
     "Strength",
     "TagUse",
     "TextMarks",
+    "escaped",
     "pattern_of",
     "without_marks",
 ]
@@ -168,6 +169,17 @@ def _not_marked(token: str) -> str:
     if token in TAGS:
         return f"(?<!{_BEFORE[token]}{re.escape(token)})(?!{_BEHIND[token]})"
     return f"(?<!{_BROKEN}{re.escape(token)})(?!{_BROKEN})" if len(token) == 1 else ""
+
+
+def escaped(value: Any) -> Any:
+    """A copy in which nothing that looks like a mark is one."""
+    if isinstance(value, str):
+        return value.replace(ESCAPE, ESCAPE + ITSELF)
+    if isinstance(value, Mapping):
+        return {escaped(key): escaped(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(escaped, value))
+    return list(map(escaped, value)) if isinstance(value, list) else value
 
 
 def without_marks(text: str) -> str:
