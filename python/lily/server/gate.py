@@ -48,16 +48,17 @@ class Gate:
 
     def _check_host(self, headers: Headers, scope: Scope) -> None:
         """A page whose name was made to point at this machine (DNS rebinding) still sends its own name."""
-        host = _without_port(headers.get("host", ""))
-        if not host or _has_key(headers, self._options):
-            return
+        given = headers.get("host", "").strip()
+        if not given or _has_key(headers, self._options):
+            return  # no browser leaves it out
+        host = _without_port(given)
         server = scope.get("server")
         local = "" if server is None else str(server[0]).lower()
         if host in _LOCAL_NAMES or host == local or any(_matches(host, one) for one in self._options.allowed_hosts):
             return
         if _is_address(host) and _is_address(local) and not _is_loopback(local):
             return  # no name was looked up
-        message = f"this server is not called {host[:100]!r}; allow the name with --allowed-host (allowed_hosts)"
+        message = f"this server is not called {given[:100]!r}; allow the name with --allowed-host (allowed_hosts)"
         raise ApiError(403, message, code="host_not_allowed")
 
     def _check_origin(self, headers: Headers) -> None:
@@ -97,7 +98,7 @@ def _given_key(headers: Headers) -> str:
 
 def _without_port(host: str) -> str:
     """The name or address of a Host header, in lower case; of IPv6 without brackets."""
-    host = host.strip().lower()
+    host = host.lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].removesuffix(".")
