@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 
 from starlette.datastructures import Headers
@@ -43,10 +44,8 @@ async def read_body(receive: Receive, headers: Headers, charge: Charge, options:
     began = time.monotonic()
     while True:
         end = began + options.body_seconds + len(body) / _LEAST_RATE
-        try:
-            message = await asyncio.wait_for(receive(), min(options.body_seconds, end - time.monotonic()))
-        except asyncio.TimeoutError:
-            raise ApiError(408, "the request's body did not come in time", code="request_timeout") from None
+        with _Deadline(min(options.body_seconds, end - time.monotonic())):
+            message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeftError
         part = message.get("body", b"")
@@ -57,3 +56,27 @@ async def read_body(receive: Receive, headers: Headers, charge: Charge, options:
             body += part
         if not message.get("more_body", False):
             return body
+
+
+class _Deadline:
+    """ApiError if the block takes too long. `asyncio.wait_for` makes a task for each call in older Pythons."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._task = asyncio.current_task()
+        self._expired = False
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timer.cancel()
+        if self._expired and kind is asyncio.CancelledError:
+            if sys.version_info >= (3, 11) and self._task is not None:
+                self._task.uncancel()
+            raise ApiError(408, "the request's body did not come in time", code="request_timeout") from None
+
+    def _expire(self) -> None:
+        self._expired = True
+        if self._task is not None:
+            self._task.cancel()
