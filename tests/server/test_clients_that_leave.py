@@ -291,7 +291,7 @@ def test_a_request_that_fails_leaves_nothing_to_the_garbage_collector(client, mo
         return take(service, fields)
 
     monkeypatch.setattr(chat_completions, "chat_request", watched)
-    bodies = [{"messages": []}, {**PATHS[CHAT], "messages": [{"role": "nobody"}]}, {**PATHS[CHAT], "extra": 1}]
+    bodies = [{"messages": []}, {**PATHS[CHAT], "messages": [{"role": "nobody"}]}, {**PATHS[CHAT], "n": 17}]
     gc.collect()
     gc.disable()
     try:

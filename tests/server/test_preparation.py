@@ -375,7 +375,7 @@ def test_what_cannot_fit_is_refused_before_it_is_encoded(client, monkeypatch):
     ):
         response = client.post(path, json=body)
         assert response.status_code == 400, path
-        assert "characters" in response.json()["error"]["message"]
+        assert "tokens" in response.json()["error"]["message"]
     assert client.post("/tokenize", json={"prompt": text}).status_code == 413
     assert client.post("/detokenize", json={"tokens": [1] * ((1 << 20) + 1)}).status_code == 413
     assert encoded == []

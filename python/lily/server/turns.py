@@ -103,7 +103,8 @@ def encoded(model: Model, text: str) -> list[int]:
 def _check_characters(model: Model, count: int) -> None:
     if count > max(_MOST_CHARACTERS, _CHARACTERS * model.max_context):
         raise ContextOverflowError(
-            f"the texts have {count} characters, too many for the maximum context of {model.max_context} tokens"
+            f"the prompt has {count} characters, more than {model.max_context} tokens, the maximum context "
+            "(max_context of Model.load)"
         )
 
 
