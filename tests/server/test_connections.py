@@ -152,8 +152,10 @@ def test_a_client_that_does_not_read_is_given_up(server):
 
 @pytest.mark.parametrize("more", [b"GET /health HTTP/1.1\r\n", request("GET", "/health") * 3, b"\0" * 100])
 def test_a_client_that_sends_more_and_goes_is_noticed(server, more):
-    with server.connect(request("POST", CHAT, LONG) + more):
+    with server.connect(request("POST", CHAT, LONG) + more) as connection:
         server.wait_until(lambda health: health["running"])
+        connection.sendall(more)
+        time.sleep(0.2)
     server.wait_until(idle)
 
 

@@ -401,3 +401,17 @@ def test_counts_are_bounded(client, name, value):
     assert response.status_code == 400
     assert response.json()["error"]["param"] == name
     assert len(response.text) < 1000
+
+
+def test_memory_is_returned_after_large_requests_only(client, monkeypatch):
+    returned = []
+    monkeypatch.setattr(client.service.freed_memory, "_trim", returned.append)
+    assert client.post("/tokenize", json={"prompt": "small"}).status_code == 200
+    time.sleep(0.5)
+    assert returned == []
+    assert client.post("/tokenize", json={"prompt": "large " * 200_000}).status_code == 200
+    end = time.monotonic() + 30
+    while not returned:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert returned == [0]
