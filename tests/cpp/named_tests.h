@@ -24,6 +24,7 @@ inline int run_tests(const std::vector<std::pair<const char*, void (*)()>>& test
       test();
     } catch (const std::exception& error) {
       std::printf("FAILED %s: %s\n", name, error.what());
+      std::fflush(stdout);  // should the next test hang or end the process, this has been said
       ++failures;
     }
   }

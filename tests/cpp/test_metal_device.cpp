@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -203,13 +205,15 @@ void test_commands_of_a_pass() {
   const std::vector<Stage> stages = {{{launch(f, {}, 0)}},  // no threads: no barrier behind it
                                      {{with_bytes, launch(f, {{1, &b, 16, 64, true}}, 5)}},
                                      {},
-                                     {{reuses_slot, with_bytes}}};
+                                     {{reuses_slot, with_bytes}},
+                                     {{launch(f, {{2, &a, 0, 64, false}})}}};  // where bytes were a moment ago
   Notes notes;
   encode_stages(stages, notes);
-  const std::vector<std::string> expected = {
-      "pipeline f", "buffer 0 a+0", "buffer 1 b+16", "bytes 2 8",     "dispatch 3 x 64", "dispatch 5 x 64",
-      "barrier",    "pipeline g",   "offset 0 +32",  "buffer 2 a+0",  "threadgroup 48",  "dispatch 4 x 64",
-      "pipeline f", "offset 0 +0",  "bytes 2 8",     "threadgroup 0", "dispatch 3 x 64"};
+  const std::vector<std::string> expected = {"pipeline f",      "buffer 0 a+0",    "buffer 1 b+16",  "bytes 2 8",
+                                             "dispatch 3 x 64", "dispatch 5 x 64", "barrier",        "pipeline g",
+                                             "offset 0 +32",    "buffer 2 a+0",    "threadgroup 48", "dispatch 4 x 64",
+                                             "pipeline f",      "offset 0 +0",     "bytes 2 8",      "threadgroup 0",
+                                             "dispatch 3 x 64", "barrier",         "buffer 2 a+0",   "dispatch 1 x 64"};
   std::string all;
   for (const std::string& line : notes.lines) all += line + "; ";
   expect(notes.lines == expected, "commands: " + all);
@@ -257,6 +261,45 @@ void test_split_by_time() {
          "one part");
 }
 
+// What a pass does is told by its stages, its dispatches and its threads; each of them alone makes another shape.
+void test_shapes_of_passes() {
+  const NamedPipeline f("f");
+  CommandSplit split;
+  const std::vector<Stage> known(600, Stage{{launch(f, {}, 16)}});
+  split.note(known, 0.01);
+  expect(split.parts(known) == 1, "known and short");
+  expect(split.parts(std::vector<Stage>(600, Stage{{launch(f, {}, 32)}})) == 10, "more threads are another pass");
+  std::vector<Stage> more_dispatches = known;
+  for (Stage& stage : more_dispatches) stage.dispatches = {launch(f, {}, 8), launch(f, {}, 8)};
+  expect(split.parts(more_dispatches) == 10, "as many threads in more dispatches are another pass");
+  expect(split.parts(std::vector<Stage>(300, Stage{{launch(f, {}, 32)}})) == 5, "as many threads in fewer stages, too");
+}
+
+void test_seconds_that_say_nothing_are_not_noted() {
+  const NamedPipeline f("f");
+  CommandSplit split;
+  const std::vector<Stage> pass(600, Stage{{launch(f, {}, 16)}});
+  for (const double seconds : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    split.note(pass, seconds);
+    expect(split.parts(pass) == 10, "still unknown after " + std::to_string(seconds));
+  }
+  split.note(pass, 0.25);
+  split.note(pass, 0.0);
+  expect(split.parts(pass) == 3, "nor do they replace what is known");
+}
+
+// Shapes come with every length of a context: what is kept has an end.
+void test_shapes_are_forgotten() {
+  const NamedPipeline f("f");
+  CommandSplit split;
+  const std::vector<Stage> first(600, Stage{{launch(f, {}, 16)}});
+  split.note(first, 0.01);
+  for (std::size_t dispatches = 1; dispatches < 4096; ++dispatches) split.note({{1, dispatches}, 1}, 0.01);
+  expect(split.parts(first) == 1, "4,096 shapes are kept");
+  split.note({{2, 1}, 1}, 0.01);
+  expect(split.parts(first) == 10, "one more, and all are measured anew");
+}
+
 // -- errors and waiting ----------------------------------------------------------------------------------------------
 
 CommandError error_with(std::int64_t code, const std::string& description = "text") {
@@ -293,7 +336,7 @@ void test_waiters_are_released() {
   const auto health = std::make_shared<DeviceHealth>();
   const auto pass = std::make_shared<PassState>(3, health);
   std::atomic<int> released = 0;
-  std::vector<std::thread> waiters;
+  std::vector<std::jthread> waiters;
   for (int i = 0; i < 4; ++i) {
     waiters.emplace_back([&] {
       PassTicket ticket(pass);
@@ -305,7 +348,7 @@ void test_waiters_are_released() {
   expect(!pass->finish_one({.gpu_seconds = 0.0, .error = error_with(2)}, 0.0), "the second of three");
   expect(!pass->done(), "two of three");
   expect(pass->finish_one({.gpu_seconds = 0.5, .error = error_with(8)}, 0.5), "the last");  // the first error is told
-  for (std::thread& waiter : waiters) waiter.join();
+  for (std::jthread& waiter : waiters) waiter.join();
   expect(released == 4 && !health->lost().has_value(), "all waiters have the first error; the device is not lost");
 }
 
@@ -347,12 +390,53 @@ void test_memory_budget() {
   expect(wired_limit_remedy((11ULL << 30) + 1, 16ULL << 30).empty(), "no limit beyond the machine's memory");
 }
 
+// Exactly the limit still fits; one byte more does not. A refusal that is too early costs memory that there is.
+void test_limits_of_the_budget_are_exact() {
+  const auto budget = std::make_shared<MemoryBudget>(MemoryLimits{.working_set = 1000, .buffer = 600, .machine = 0});
+  error_of(ErrorKind::memory_limit, [&] { const BudgetShare more(budget, 601, false, "one byte too many"); });
+  const BudgetShare largest(budget, 600, false, "largest");
+  error_of(ErrorKind::memory_limit, [&] { const BudgetShare more(budget, 401, true, "one byte too many"); });
+  expect(budget->allocated() == 600 && budget->wrapped() == 0, "what was refused is not counted");
+  const BudgetShare rest(budget, 400, true, "rest");
+  error_of(ErrorKind::memory_limit, [&] { const BudgetShare more(budget, 1, false, "one byte too many"); });
+  const BudgetShare nothing(budget, 0, false, "nothing");
+}
+
+void test_gibibytes_are_rounded() {
+  constexpr std::uint64_t kGibibyte = std::uint64_t{1} << 30;
+  const auto thousandths = [](std::uint64_t count) { return gibibytes(count * kGibibyte / 1000); };
+  expect(thousandths(1996) == "2.00 GiB" && thousandths(1994) == "1.99 GiB", thousandths(1996) + thousandths(1994));
+  expect(thousandths(1044) == "1.04 GiB" && thousandths(1046) == "1.05 GiB", thousandths(1044) + thousandths(1046));
+  expect(gibibytes(0) == "0.00 GiB" && gibibytes(kGibibyte) == "1.00 GiB", "whole numbers");
+}
+
+// Whoever adds without the lock loses some of it: thousands of short turns end with a wrong count.
+void test_nothing_is_lost_between_threads() {
+  MemoryBudget budget(MemoryLimits{.working_set = 0, .buffer = 0, .machine = 0});
+  constexpr std::uint64_t kRounds = 200'000;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        for (std::uint64_t round = 0; round < kRounds; ++round) {
+          budget.take_allocated(3, "turn");
+          budget.take_wrapped(5, "turn");
+          budget.release_allocated(2);
+          budget.release_wrapped(4);
+        }
+      });
+    }
+  }
+  expect(budget.allocated() == 4 * kRounds && budget.wrapped() == 4 * kRounds,
+         std::to_string(budget.allocated()) + " and " + std::to_string(budget.wrapped()));
+}
+
 void test_budget_of_many_threads() {
   const auto budget = std::make_shared<MemoryBudget>(MemoryLimits{.working_set = 100, .buffer = 0, .machine = 0});
   std::atomic<int> refused = 0;
   std::atomic<int> held = 0;  // by shares while they exist, so never more than the budget has given
   std::atomic<bool> exceeded = false;
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < 2000; ++round) {
@@ -367,7 +451,7 @@ void test_budget_of_many_threads() {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   expect(!exceeded && budget->allocated() == 0 && budget->wrapped() == 0, "never more than there is");
 }
 
@@ -526,10 +610,16 @@ int main() {
       {"commands of a pass", test_commands_of_a_pass},
       {"faults are found", test_faults_are_found},
       {"split by time", test_split_by_time},
+      {"shapes of passes", test_shapes_of_passes},
+      {"seconds that say nothing are not noted", test_seconds_that_say_nothing_are_not_noted},
+      {"shapes are forgotten", test_shapes_are_forgotten},
       {"errors have remedies", test_errors_have_remedies},
       {"waiters are released", test_waiters_are_released},
       {"lost device and failed pass", test_lost_device_and_failed_pass},
       {"memory budget", test_memory_budget},
+      {"limits of the budget are exact", test_limits_of_the_budget_are_exact},
+      {"gibibytes are rounded", test_gibibytes_are_rounded},
+      {"nothing is lost between threads", test_nothing_is_lost_between_threads},
       {"budget of many threads", test_budget_of_many_threads},
       {"heartbeat", test_heartbeat},
       {"heartbeat in a forked child", test_heartbeat_in_a_forked_child},

@@ -95,6 +95,17 @@ class ManualQueue final : public CommandQueue {
     oldest.ended(outcome);
   }
 
+  // Ends the newest command buffer, before those that it should have waited for.
+  void end_newest(const CommandOutcome& outcome) {
+    Committed newest = [&] {
+      const std::lock_guard lock(mutex);
+      Committed back = std::move(committed.back());
+      committed.pop_back();
+      return back;
+    }();
+    newest.ended(outcome);
+  }
+
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Committed> committed;
@@ -104,10 +115,33 @@ class ManualQueue final : public CommandQueue {
   int prepared = 0;
 };
 
+// At the end of a test, ends what the queue still has: a submission waits for its passes, and so do threads. A failed
+// test must come to its end, too.
+class Drain {
+ public:
+  explicit Drain(ManualQueue& queue) : queue_(queue) {}
+  ~Drain() {
+    while (true) {
+      {
+        const std::lock_guard lock(queue_.mutex);
+        queue_.commits_left = 0;
+        if (queue_.committed.empty()) return;
+      }
+      queue_.end({.gpu_seconds = 0.1, .error = std::nullopt});
+    }
+  }
+  Drain(const Drain&) = delete;
+  Drain& operator=(const Drain&) = delete;
+
+ private:
+  ManualQueue& queue_;
+};
+
 void test_passes_are_a_chain() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
+  const Drain drain(*queue);
   const auto first = submission.submit(pass_of(150, kernel));  // unknown: parts of 64 stages
   const auto second = submission.submit(pass_of(1, kernel));
   expect(queue->committed.size() == 4 && queue->prepared == 2, "three parts and one");
@@ -139,6 +173,7 @@ void test_waiting_for_each_other_is_no_work() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
+  const Drain drain(*queue);
   const auto first = submission.submit(pass_of(150, kernel));  // three parts, all "started" at second 10
   const auto second = submission.submit(pass_of(1, kernel));
   for (const double end : {10.1, 10.2, 10.3}) {
@@ -148,6 +183,16 @@ void test_waiting_for_each_other_is_no_work() {
   const auto near = [](double actual, double expected) { return std::abs(actual - expected) < 1e-9; };
   expect(near(first->wait().gpu_seconds, 0.3), "the parts' own time: " + std::to_string(first->wait().gpu_seconds));
   expect(near(second->wait().gpu_seconds, 0.05), "and the next pass's: " + std::to_string(second->wait().gpu_seconds));
+  // Reports may come in another order than the ends that they tell.
+  const auto third = submission.submit(pass_of(1, kernel));
+  const auto fourth = submission.submit(pass_of(1, kernel));
+  const auto fifth = submission.submit(pass_of(1, kernel));
+  queue->end({.gpu_seconds = 0.1, .gpu_end = 20.5, .error = std::nullopt});
+  queue->end({.gpu_seconds = 0.1, .gpu_end = 20.3, .error = std::nullopt});
+  queue->end({.gpu_seconds = 0.2, .gpu_end = 20.6, .error = std::nullopt});
+  expect(near(third->wait().gpu_seconds, 0.1), "the first report");
+  expect(fourth->wait().gpu_seconds == 0.0, "never below nothing: " + std::to_string(fourth->wait().gpu_seconds));
+  expect(near(fifth->wait().gpu_seconds, 0.1), "from the latest end on: " + std::to_string(fifth->wait().gpu_seconds));
   const auto later = submission.submit(pass_of(2, kernel));  // a pause before it is no work either
   queue->end({.gpu_seconds = 0.2, .gpu_end = 99.0, .error = std::nullopt});
   expect(near(later->wait().gpu_seconds, 0.2), "time that nobody waited");
@@ -160,7 +205,8 @@ void test_a_failed_part_releases_all_who_wait() {
   const auto pass = submission.submit(pass_of(150, kernel));
   const auto behind = submission.submit(pass_of(2, kernel));
   std::atomic<int> released = 0;
-  std::vector<std::thread> waiters;
+  std::vector<std::jthread> waiters;
+  const Drain drain(*queue);  // goes before the threads that wait
   for (int i = 0; i < 3; ++i) {
     waiters.emplace_back([&] {
       const PassResult result = pass->wait();
@@ -171,7 +217,7 @@ void test_a_failed_part_releases_all_who_wait() {
   queue->end(failed(2));
   expect(queue->released == 2, "the event goes on, as the command buffer did not signal it");
   queue->end(failed(8));
-  for (std::thread& waiter : waiters) waiter.join();
+  for (std::jthread& waiter : waiters) waiter.join();
   expect(released == 3, "all have the first error");
   queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
   expect(behind->wait().error.empty(), "the pass behind is not touched by it");
@@ -185,6 +231,7 @@ void test_out_of_memory_is_a_memory_error() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
+  const Drain drain(*queue);
   const auto pass = submission.submit(pass_of(1, kernel));
   queue->end(failed(8));
   const PassResult result = pass->wait();
@@ -195,6 +242,7 @@ void test_a_lost_device_takes_no_pass() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
+  const Drain drain(*queue);
   const auto pass = submission.submit(pass_of(1, kernel));
   queue->end(failed(11));
   expect(contains(pass->wait().error, "loaded again"), "what happened");
@@ -209,6 +257,7 @@ void test_a_pass_that_is_committed_in_part() {
   for (const bool throws : {false, true}) {
     const auto queue = std::make_shared<ManualQueue>();
     Submission submission(queue);
+    const Drain drain(*queue);
     queue->commits_left = 2;
     queue->throws = throws;
     const auto pass = submission.submit(pass_of(300, kernel));  // five parts
@@ -230,6 +279,7 @@ void test_a_wrong_dispatch_is_refused() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
+  const Drain drain(*queue);
   std::vector<Stage> stages = pass_of(2, kernel);
   stages[1].dispatches[0].threads_per_threadgroup = 512;
   const auto pass = submission.submit(stages);
@@ -240,10 +290,11 @@ void test_the_end_waits_for_every_pass() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   auto submission = std::make_unique<Submission>(queue);
+  const Drain drain(*queue);
   std::atomic<int> ended = 0;
   const auto first = submission->submit(pass_of(1, kernel));
   const auto second = submission->submit(pass_of(1, kernel));
-  std::thread gpu([&] {
+  const std::jthread gpu([&] {
     for (int i = 0; i < 2; ++i) {
       std::this_thread::sleep_for(10ms);
       ++ended;
@@ -252,26 +303,53 @@ void test_the_end_waits_for_every_pass() {
   });
   submission.reset();
   expect(ended == 2, "both had ended");
-  gpu.join();
+}
+
+// What comes later may end first, and whoever asks for it learns that it has: the earlier pass still uses its memory.
+void test_the_end_waits_for_a_pass_that_others_overtook() {
+  const NamedPipeline kernel;
+  for (const int later_passes : {1, 2}) {
+    const auto queue = std::make_shared<ManualQueue>();
+    auto submission = std::make_unique<Submission>(queue);
+    const Drain drain(*queue);
+    const auto earlier = submission->submit(pass_of(1, kernel));
+    for (int i = 0; i < later_passes; ++i) {
+      const auto later = submission->submit(pass_of(1, kernel));
+      queue->end_newest({.gpu_seconds = 0.1, .error = std::nullopt});
+      expect(later->done() && !earlier->done(), "the later one has ended, the earlier one has not");
+    }
+    std::atomic<bool> ended = false;
+    const std::jthread gpu([&] {
+      std::this_thread::sleep_for(30ms);
+      ended = true;
+      queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
+    });
+    submission.reset();
+    expect(ended, "the earlier pass had ended");
+  }
 }
 
 void test_a_forked_child_waits_for_nothing() {
   const NamedPipeline kernel;
   const auto queue = std::make_shared<ManualQueue>();
   auto submission = std::make_unique<Submission>(queue);
-  auto pass = submission->submit(pass_of(1, kernel));
+  const Drain drain(*queue);
+  const auto over = submission->submit(pass_of(1, kernel));
+  queue->end({.gpu_seconds = 0.25, .error = std::nullopt});
+  const auto pass = submission->submit(pass_of(1, kernel));
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(5);  // ends a child that hangs
     const bool waited = contains(pass->wait().error, "forked");
+    const bool completed = over->done() && over->wait().error.empty() && over->wait().gpu_seconds == 0.25;
     const bool refused = contains(submission->submit(pass_of(1, kernel))->wait().error, "forked");
     submission.reset();
-    ::_exit(waited && refused ? 0 : 1);
+    ::_exit(waited && completed && refused ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
   queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
-  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended by itself");
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended by itself, and knew what was over");
   expect(pass->wait().error.empty(), "the parent's pass is not touched by it");
 }
 
@@ -416,6 +494,7 @@ int main() {
       {"a pass that is committed in part", test_a_pass_that_is_committed_in_part},
       {"a wrong dispatch is refused", test_a_wrong_dispatch_is_refused},
       {"the end waits for every pass", test_the_end_waits_for_every_pass},
+      {"the end waits for a pass that others overtook", test_the_end_waits_for_a_pass_that_others_overtook},
       {"a forked child waits for nothing", test_a_forked_child_waits_for_nothing},
       {"many threads", test_many_threads},
       {"work on threads", test_work_on_threads},
