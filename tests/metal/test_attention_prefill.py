@@ -69,13 +69,23 @@ def assert_close(shape: Shape, out: Array, given: Any, score_error: float) -> No
     assert (error <= (BFLOAT16 * np.abs(exact) + of_weights) * gate).all()
     # The roundings of weights are independent, so what they add is smaller than the rounding of the largest results.
     typical = np.sqrt(np.mean(error**2))
-    assert typical <= BFLOAT16 * np.sqrt(np.mean((exact * gate) ** 2))
+    assert typical <= 0.65 * BFLOAT16 * np.sqrt(np.mean((exact * gate) ** 2))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gated_attention(shape: Shape) -> None:
     given = inputs(shape, seed=shape.rows)
     assert_close(shape, prefill(sim(), shape, given), given, score_error=2.0**-15)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.position == 0])
+def test_a_row_that_sees_itself_alone_is_its_value(shape: Shape) -> None:
+    """Its one weight is 1, which is exact: what remains is one rounding of the gated value, to the nearest."""
+    given = inputs(shape, seed=12)
+    out = prefill(sim(), shape, given)
+    exact, _ = attend(shape, *given[:3])
+    first = exact[0] * sigmoid(from_bfloat16(given[3][0, :, 1]))
+    assert (np.abs(from_bfloat16(out[0]) - first) <= BFLOAT16 * (1 + 2.0**-8) * np.abs(first)).all()
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:5])

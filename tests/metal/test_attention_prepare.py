@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import BFLOAT16, HEAD_DIM, Array, Shape, random_bfloat16
-from device_runner import Launch, from_bfloat16, run_stages, sim
+from device_runner import Launch, from_bfloat16, run_stages, sim, to_bfloat16
 
 from reference.blocks import rms_norm
 
@@ -139,3 +139,23 @@ def test_both_paths_and_any_order_give_equal_bits(shape: Shape, is_bfloat: bool)
     for other in others:
         for name, array in first.items():
             np.testing.assert_array_equal(other[name], array)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("is_bfloat", [True, False])
+def test_heads_of_any_magnitude(is_bfloat: bool, fused: bool) -> None:
+    """The norm's eps is nothing beside large heads, much beside small ones, and all there is beside zeros."""
+    shape = SHAPES[1]
+    given = inputs(shape, is_bfloat, seed=4)
+    scales = np.array([0.0, 1e-4, 1e-3, 1e4, 1.0], np.float32)  # of rows, so that each head has each of them
+    for name in ("query", "key"):
+        values = from_bfloat16(given[name]) if is_bfloat else given[name]
+        scaled = (values * scales.reshape(-1, *[1] * (values.ndim - 1))).astype(np.float32)
+        given[name] = to_bfloat16(scaled) if is_bfloat else scaled
+    out = prepare(sim(), shape, given, is_bfloat, fused)
+    query, key, _ = expected(shape, given, is_bfloat)
+    rows = range(shape.position, shape.position + shape.rows)
+    for row, at in enumerate(rows):
+        assert_rounded(out["prepared"][row], query[row])
+        assert_rounded(out["keys"][:, at], key[:, row])
+    assert (from_bfloat16(out["prepared"][0]) == 0).all() and (from_bfloat16(out["keys"][:, rows[0]]) == 0).all()

@@ -228,9 +228,13 @@ def test_shared_gate(logit: float) -> None:
     check_down(layer, layer.down_sum(sim()))
 
 
-@pytest.mark.parametrize(("bits", "group_size", "hidden_size"), [(4, 64, 576), (8, 32, 544), (16, 64, 66)])
-def test_order_of_threads_does_not_matter(bits: int, group_size: int, hidden_size: int) -> None:
-    layer = make_layer(bits, group_size, hidden_size, 64, 128, 2)
+# From nine experts on, expert_down takes another turn in the same memory.
+@pytest.mark.parametrize(
+    ("bits", "group_size", "hidden_size", "count"),
+    [(4, 64, 576, 2), (8, 32, 544, 2), (16, 64, 66, 2), (4, 64, 192, 9), (16, 64, 26, 9), (4, 32, 96, 13)],
+)
+def test_order_of_threads_does_not_matter(bits: int, group_size: int, hidden_size: int, count: int) -> None:
+    layer = make_layer(bits, group_size, hidden_size, 64, 128, count)
 
     def bits_of(device: Any) -> list[bytes]:
         results = [*layer.gate_up(device), layer.down_sum(device), layer.gemv(device, layer.up, layer.x, True)]
@@ -239,6 +243,7 @@ def test_order_of_threads_does_not_matter(bits: int, group_size: int, hidden_siz
     forward = bits_of(sim(order="forward"))
     assert forward == bits_of(sim(order="reverse"))
     assert forward == bits_of(sim(order="random", seed=9))
+    assert forward == bits_of(sim(order="random", seed=10))
 
 
 @pytest.mark.parametrize(
@@ -247,3 +252,10 @@ def test_order_of_threads_does_not_matter(bits: int, group_size: int, hidden_siz
 )
 def test_stays_inside_its_buffers(bits: int, group_size: int, hidden_size: int, intermediate: int) -> None:
     check_all(make_layer(bits, group_size, hidden_size, intermediate, 64 if bits < 16 else 18, 2), sim(checked=True))
+
+
+@pytest.mark.parametrize("count", [9, 13])
+@pytest.mark.parametrize("options", [{}, {"order": "random", "seed": 6}])
+def test_more_experts_than_a_turn_takes(count: int, options: dict[str, Any]) -> None:
+    layer = make_layer(4, 64, 128, 64, 64, count)
+    check_down(layer, layer.down_sum(sim(checked=True, **options)))

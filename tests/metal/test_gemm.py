@@ -84,10 +84,10 @@ def test_plain_matrices_have_any_even_number_of_columns(columns: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [STORE_DEFAULT, ACCUMULATE_FLOAT, STORE_FLOAT])
-@pytest.mark.parametrize("rows_out", [34, 67])
-def test_output_modes(mode: int, rows_out: int) -> None:
-    """Rows of out further apart than they are long; even and odd strides are written differently."""
-    rows, columns, stride = 35, 96, rows_out + 2
+@pytest.mark.parametrize(("rows_out", "beyond"), [(34, 2), (67, 2), (67, 3), (34, 3)])
+def test_output_modes(mode: int, rows_out: int, beyond: int) -> None:
+    """Rows of out further apart than they are long; even and odd strides are written differently, odd edges, too."""
+    rows, columns, stride = 35, 96, rows_out + beyond
     x, matrix = random_product(rows, rows_out, columns, 4, 32)
     rng = np.random.default_rng(rows_out)
     before = rng.normal(0.0, 30.0, (rows, stride)).astype(np.float32)

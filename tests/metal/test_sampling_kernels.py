@@ -124,6 +124,28 @@ def test_samples_the_token_of_the_cpu(kind: str, size: int) -> None:
         assert 0 <= token < size and logits[token] > -np.inf
 
 
+@pytest.mark.parametrize("top_k", [0, 400])
+@pytest.mark.parametrize("top_p", [0.25, 0.5])
+@pytest.mark.parametrize("count", [2, 4, 400])
+def test_equal_logits_to_the_boundary_of_top_p(count: int, top_p: float, top_k: int) -> None:
+    """The candidate that reaches top-p is the last one: of equal ones just that share may be drawn."""
+    logits = np.full(count, 1.5, np.float32)
+    sampling = Sampling(top_p=top_p, top_k=top_k)
+    tokens = [sampled(sim(), logits, sampling, 13, position) for position in range(40)]
+    assert tokens == [on_cpu(logits, sampling, 13, position) for position in range(40)]
+    assert max(tokens) < max(1, count * top_p)
+
+
+@pytest.mark.parametrize("top_k", [0, 2, 3])
+def test_tied_maxima_are_all_above_min_p(top_k: int) -> None:
+    """The mass of a maximum is not above itself: with min-p 1 all that equal the maximum remain."""
+    logits = np.array([0.5, 2.0, -1.0, 2.0, 2.0], np.float32)
+    sampling = Sampling(min_p=1.0, top_k=top_k)
+    tokens = [sampled(sim(), logits, sampling, 17, position) for position in range(60)]
+    assert tokens == [on_cpu(logits, sampling, 17, position) for position in range(60)]
+    assert set(tokens) == ({1, 3} if top_k == 2 else {1, 3, 4})
+
+
 @pytest.mark.parametrize("size", [3, 500, 515, 2051])
 def test_many_draws(size: int) -> None:
     """One set of filters, many positions: the draws differ and all agree."""
