@@ -16,21 +16,26 @@ Operand = tuple[int, int, int, str]
 Operation = list[Operand]
 
 SIZE = 48  # bytes of every buffer
+SIZES = (48, 300, 1100)  # of pieces of scratch memory, which is laid out in steps of 256
 quiet = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a loaded machine is no failure
 
 
 @st.composite
-def operands(draw: st.DrawFn, scratch: int) -> Operand:
-    memory = draw(st.integers(-scratch, 2))
-    offset = draw(st.integers(0, SIZE - 1))
-    size = draw(st.integers(1, SIZE - offset))
+def operands(draw: st.DrawFn, scratch: list[int]) -> Operand:
+    memory = draw(st.integers(-len(scratch), 2))
+    total = SIZE if memory >= 0 else scratch[-1 - memory]
+    offset = draw(st.integers(0, total - 1))
+    # Whole pieces often, so that many operations meet in the same bytes.
+    size = draw(st.integers(1, total - offset))
+    if draw(st.booleans()):
+        offset, size = 0, total
     return memory, offset, size, draw(st.sampled_from(["r", "w", "rw"]))
 
 
 @st.composite
-def passes(draw: st.DrawFn) -> tuple[list[Operation], int]:
-    """Operations (an empty one is host work) and the number of scratch pieces."""
-    scratch = draw(st.integers(0, 6))
+def passes(draw: st.DrawFn) -> tuple[list[Operation], list[int]]:
+    """Operations (an empty one is host work) and the sizes of scratch pieces."""
+    scratch = draw(st.lists(st.sampled_from(SIZES), max_size=6))
     operation = st.lists(operands(scratch), min_size=1, max_size=4)
     host_work = st.just([])
     operations = draw(st.lists(st.one_of(operation, operation, operation, operation, host_work), max_size=24))
@@ -91,19 +96,19 @@ def execute(operations: list[Operation], order: list[int], place: list[int], scr
 
 @quiet
 @given(passes())
-def test_stages_are_the_earliest_that_hazards_allow(case: tuple[list[Operation], int]) -> None:
+def test_stages_are_the_earliest_that_hazards_allow(case: tuple[list[Operation], list[int]]) -> None:
     operations, scratch = case
-    stages, _, _ = _core.gpu.plan_operations(operations, [SIZE] * scratch, True)
+    stages, _, _ = _core.gpu.plan_operations(operations, scratch, True)
     assert stages == minimal_stages(operations)
 
 
 @quiet
 @given(passes(), st.integers(0, 1 << 32))
-def test_any_order_inside_stages_gives_the_serial_result(case: tuple[list[Operation], int], seed: int) -> None:
+def test_any_order_inside_stages_gives_the_serial_result(case: tuple[list[Operation], list[int]], seed: int) -> None:
     operations, scratch = case
-    stages, offsets, size = _core.gpu.plan_operations(operations, [SIZE] * scratch, True)
-    apart = [index * SIZE for index in range(scratch)]
-    serial = execute(operations, list(range(len(operations))), apart, SIZE * scratch)
+    stages, offsets, size = _core.gpu.plan_operations(operations, scratch, True)
+    apart = [sum(scratch[:index]) for index in range(len(scratch))]
+    serial = execute(operations, list(range(len(operations))), apart, sum(scratch))
     shuffled = list(range(len(operations)))
     random.Random(seed).shuffle(shuffled)
     shuffled.sort(key=lambda index: stages[index])
@@ -112,9 +117,9 @@ def test_any_order_inside_stages_gives_the_serial_result(case: tuple[list[Operat
 
 @quiet
 @given(passes())
-def test_shared_scratch_memory_is_never_in_use_twice(case: tuple[list[Operation], int]) -> None:
+def test_shared_scratch_memory_is_never_in_use_twice(case: tuple[list[Operation], list[int]]) -> None:
     operations, scratch = case
-    stages, offsets, size = _core.gpu.plan_operations(operations, [SIZE] * scratch, True)
+    stages, offsets, size = _core.gpu.plan_operations(operations, scratch, True)
     life: dict[int, tuple[int, int]] = {}
     for stage, operation in zip(stages, operations, strict=True):
         for memory, *_ in operation:
@@ -122,20 +127,21 @@ def test_shared_scratch_memory_is_never_in_use_twice(case: tuple[list[Operation]
                 first, last = life.get(-1 - memory, (stage, stage))
                 life[-1 - memory] = (min(first, stage), max(last, stage))
     for a, (first, last) in life.items():
-        assert offsets[a] + SIZE <= size
+        assert offsets[a] + scratch[a] <= size
         for b in life:
             disjoint = last < life[b][0] or life[b][1] < first
-            assert a == b or disjoint or abs(offsets[a] - offsets[b]) >= SIZE
+            apart = offsets[a] + scratch[a] <= offsets[b] or offsets[b] + scratch[b] <= offsets[a]
+            assert a == b or disjoint or apart
 
 
 @quiet
 @given(passes())
-def test_serial_mode_has_a_stage_for_every_operation(case: tuple[list[Operation], int]) -> None:
+def test_serial_mode_has_a_stage_for_every_operation(case: tuple[list[Operation], list[int]]) -> None:
     operations, scratch = case
-    stages, offsets, size = _core.gpu.plan_operations(operations, [SIZE] * scratch, False)
+    stages, offsets, size = _core.gpu.plan_operations(operations, scratch, False)
     assert stages == list(range(len(operations)))
-    apart = [index * SIZE for index in range(scratch)]
-    serial = execute(operations, stages, apart, SIZE * scratch)
+    apart = [sum(scratch[:index]) for index in range(len(scratch))]
+    serial = execute(operations, stages, apart, sum(scratch))
     assert execute(operations, stages, offsets, size) == serial
 
 
@@ -153,6 +159,18 @@ def test_independent_operations_share_no_scratch_memory() -> None:
     assert stages == [0] * 5
     assert sorted(offsets) == [1024 * i for i in range(5)]
     assert size == 5 * 1024
+
+
+@pytest.mark.parametrize("readers", [(2, 0), (0, 2), (2, 1, 0), (1, 2, 0, 1)])
+def test_an_early_read_forgets_no_later_one(readers: tuple[int, ...]) -> None:
+    """A write waits for the latest stage that reads, in whatever order the reads were recorded."""
+    chain: list[Operation] = [[(0, 0, 8, "w")], [(0, 0, 8, "r"), (1, 0, 8, "w")]]
+    reads: list[Operation] = [
+        {0: [(2, 0, 8, "r")], 1: [(0, 0, 8, "r"), (2, 0, 8, "r")], 2: [(1, 0, 8, "r"), (2, 0, 8, "r")]}[stage]
+        for stage in readers
+    ]
+    stages, _, _ = _core.gpu.plan_operations([*chain, *reads, [(2, 0, 8, "w")]], [], True)
+    assert stages == [0, 1, *readers, max(readers) + 1]
 
 
 @pytest.mark.parametrize(

@@ -231,3 +231,29 @@ def test_large_vocabularies_whether_few_or_all_tokens_decide(spread, filters):
             assert probabilities[token] > 0
             assert borders[rank] > draw - 1e-9
             assert borders[rank] - probabilities[token] <= draw + 1e-9
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_of_two_equal_logits_the_first_reaches_half_of_top_p(top_k):
+    sampling = Sampling(top_p=0.5, top_k=top_k)
+    logits = np.array([5, 5], np.float32)
+    assert {sample(logits, sampling, seed=3, position=position) for position in range(60)} == {0}
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_tied_maxima_survive_min_p_of_one(top_k):
+    logits = np.array([1, 4, 4, 0, 4], np.float32)
+    sampling = Sampling(min_p=1.0, top_k=top_k)
+    assert {sample(logits, sampling, seed=3, position=position) for position in range(90)} == {1, 2, 4}
+
+
+@pytest.mark.parametrize(("size", "top_k"), [(8192, 20), (20_000, 3), (997, 20)])
+def test_of_ties_at_the_cut_the_first_ids_stay(size, top_k):
+    """Large vocabularies keep their best in a heap; which of equal logits it keeps must not depend on that."""
+    sampling = Sampling(top_k=top_k)
+    draws = {sample(np.zeros(size, np.float32), sampling, seed=5, position=position) for position in range(400)}
+    assert draws == set(range(top_k))
+    logits = np.zeros(size, np.float32)
+    logits[-1] = 1e-3  # above all of them, and the last that is met
+    draws = {sample(logits, sampling, seed=6, position=position) for position in range(400)}
+    assert draws == {*range(top_k - 1), size - 1}
