@@ -17,6 +17,12 @@ def tool(name: str, required: Sequence[str] = (), **properties: Any) -> dict[str
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
+def call_text(name: str, **arguments: Any) -> str:
+    """A call as the chat template writes it."""
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
 def pieces_of(text: str, borders: Iterable[int]) -> list[str]:
     places = [0, *sorted({border for border in borders if 0 < border < len(text)}), len(text)]
     return [text[start:end] for start, end in itertools.pairwise(places)]

@@ -3,18 +3,13 @@
 import json
 
 import pytest
-from parsing import parse, parse_every_way, parse_with_deltas, tool
+from parsing import call_text, parse, parse_every_way, parse_with_deltas, tool
 
 from lily.chat.output_parser import thinking_is_open
 
 CALENDAR = tool("events", ["day"], day={"type": "integer"}, note={"type": "string"}, extra={"type": "object"})
 WRITE = tool("write_file", ["path", "text"], path={"type": "string"}, text={"type": "string"})
 TOOLS = [CALENDAR, WRITE]
-
-
-def call_text(name, **arguments):
-    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
 
 @pytest.mark.parametrize(

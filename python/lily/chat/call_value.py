@@ -26,6 +26,7 @@ from lily.chat.call_writer import TextSoFar
 
 __all__ = ["CallValue"]
 
+_REPEATED = 4  # times that a closing tag may be written again
 _Ending = Literal["next parameter", "end of call", "damaged end", "text"]
 
 
@@ -83,9 +84,11 @@ class CallValue:
         self._start = self._at = tag.end
         self._is_text = tools.is_text(function, tag.name)
         self._quoted_calls: list[_QuotedCall] = []
+        self._quoted_functions = 0  # without <tool_call>, in a value whose own call has it
         self._quoted_parameters = 0  # on lines of their own
         self._quoted_in_line: int | None = None  # the end of a tag in running text
         self._passed: tuple[int, int] | None = None  # a closing tag taken for a quoted one, and what follows it
+        self._between: int | None = None  # an opening tag right behind a closing one: such a pair quotes no parameter
         self._others: _OtherParameters | None = None
         self._damaged_end: int | None = None  # the first
 
@@ -124,7 +127,7 @@ class CallValue:
     # -- tags in the value: False goes on behind one, None waits for more text, a number is the end -----------------
 
     def _look_at(self, tag: Tag) -> int | Literal[False] | None:
-        if tag.kind == OPEN_CALL or (tag.kind == FUNCTION and not self._wrapped and not self._quoted_calls):
+        if tag.kind in (OPEN_CALL, FUNCTION) and not (tag.kind == FUNCTION and self._quoted_calls):
             return self._opening_call(tag)
         if tag.kind == PARAMETER:
             return self._opening_parameter(tag)
@@ -138,8 +141,11 @@ class CallValue:
         opens = self._opens_call(tag)
         if opens is None:
             return None
+        if tag.kind == FUNCTION and self._wrapped:
+            self._quoted_functions += opens
+            return False
         if opens and self.flat and self._text.begins_line(tag):
-            return tag.start
+            return min([tag.start, *self._possible_ends()])
         if opens and not self.flat:
             self._quoted_calls.append(_QuotedCall(tag.kind))
             if self._text.begins_line(tag):
@@ -161,12 +167,14 @@ class CallValue:
     def _opening_parameter(self, tag: Tag) -> Literal[False]:
         if self._quoted_calls:
             self._quoted_calls[-1].parameter_is_open = True
+        elif tag.start == self._between:
+            pass
         elif not self._text.begins_line(tag):
             self._quoted_in_line = tag.end
         elif self._others is not None:
             self._others.names.append(tag.name)
             self._others.is_open = True
-        elif self._can_follow(tag.name) and self._damaged_end is None and not self._quoted_parameters:
+        elif self._may_be_next(tag):
             passed = self._passed
             end = tag.start if passed is None or passed[1] != tag.start else passed[0]
             self._others = _OtherParameters(end, [tag.name])
@@ -194,6 +202,7 @@ class CallValue:
                 self._note_damaged_end(others.end)
             if ending != "next parameter":
                 self._others = None
+                self._passed = (tag.start, self._text.skip_space(tag.end))
             return False
         self._others = None
         if ending == "end of call" or (ending == "next parameter" and not self._quoted_parameters):
@@ -201,6 +210,8 @@ class CallValue:
         if self._quoted_parameters:
             self._quoted_parameters -= 1
             self._passed = (tag.start, self._text.skip_space(tag.end))
+        elif ending == "text":
+            self._between = self._text.skip_space(tag.end)
         elif ending == "damaged end":
             self._note_damaged_end(tag.start)
             if self.flat:
@@ -219,11 +230,13 @@ class CallValue:
         follower = self._text.follower(tag.end)
         if follower is None:
             return None
+        if tag.kind == CLOSE_FUNCTION:
+            self._quoted_functions = max(0, self._quoted_functions - 1)
         ends = ("end", CLOSE_CALL, OPEN_CALL) if tag.kind == CLOSE_FUNCTION else ("end", OPEN_CALL)
         if follower.kind in ends or (tag.kind == CLOSE_CALL and self._text.begins_line(tag)):
             self._note_damaged_end(tag.start)
             if self.flat:
-                return tag.start
+                return min(self._possible_ends())
         return False
 
     def _end_of_text(self, truncated: bool) -> int | None:
@@ -256,8 +269,9 @@ class CallValue:
 
     def _ending_behind_function(self, tag: Tag) -> _Ending | None:
         follower = self._text.follower(tag.end)
-        while follower is not None and follower.kind == CLOSE_FUNCTION:  # written twice
-            follower = self._text.follower(follower.end)
+        for _ in range(_REPEATED):
+            if follower is not None and follower.kind == CLOSE_FUNCTION:
+                follower = self._text.follower(follower.end)
         if follower is None:
             return None
         if follower.kind == CLOSE_PARAMETER:
@@ -265,12 +279,8 @@ class CallValue:
         if not self._wrapped:
             return "end of call"
         if follower.kind == FUNCTION:
-            return "end of call" if follower.name in self._tools else "text"
-        if follower.kind == CLOSE_CALL:
-            return "end of call"
-        if follower.kind == "end":
-            return "end of call"
-        return "damaged end"
+            return "end of call" if follower.name in self._tools and not self._quoted_functions else "text"
+        return "end of call" if follower.kind in (CLOSE_CALL, "end") else "damaged end"
 
     def _ending_behind_call(self, tag: Tag) -> _Ending | None:
         if tag.kind != CLOSE_CALL or not self._wrapped:
@@ -291,6 +301,17 @@ class CallValue:
             or name in declared
             or bool(schema.get("additionalProperties") or schema.get("patternProperties"))
         )
+
+    def _may_be_next(self, tag: Tag) -> bool:
+        """Whether this may be the next parameter, with this one's closing tag left out or taken for a quoted one."""
+        is_behind_close = self._passed is not None and self._passed[1] == tag.start
+        if (
+            self._damaged_end is not None
+            or self._quoted_parameters
+            or (self._between is not None and not is_behind_close)
+        ):
+            return False
+        return self._can_follow(tag.name)
 
     def _closes_in_line(self, tag: Tag) -> bool:
         start, self._quoted_in_line = self._quoted_in_line, None

@@ -7,6 +7,7 @@ import re
 __all__ = ["MarkdownCode"]
 
 _PARTS = re.compile(r"`+|~+|\n|[^`~\n]+")
+_SPECIAL = re.compile(r"[`~\n\\]")
 _CONTAINERS = re.compile(r"(?:[ \t]|>|[-*+][ \t]|\d{1,9}[.)][ \t])*")  # quotes and lists that a fence may stand in
 _PREFIX = re.compile(_CONTAINERS.pattern + r"(?:[-*+]|\d{1,9}[.)]?)?")  # the last one perhaps incomplete
 _LONGEST_PREFIX = 256  # characters
@@ -22,14 +23,14 @@ class MarkdownCode:
     have opened it, within its paragraph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, begins_line: bool = True) -> None:
         self._fence: tuple[str, int] | None = None  # character, length
         self._inline = 0  # backticks that have opened inline code
         self._line = ""  # the beginning of the line, as long as it may stand before a fence or a tag
-        self._only_containers = True  # all of the line is in `_line`
-        self._blank = True  # the line, so far
+        self._only_containers = begins_line  # all of the line is in `_line`
+        self._blank = begins_line  # the line, so far
         self._fence_line: tuple[str, int] | None = None  # a fence that this line opens or closes, unless more follows
-        self._run = ""  # backticks or tildes at the end, perhaps more to come
+        self._run = ("", 0)  # backticks or tildes at the end and how many, perhaps more to come
         self._escaped = False  # the character before them is a backslash
 
     @property
@@ -63,19 +64,24 @@ class MarkdownCode:
 
     def feed(self, text: str) -> None:
         """Go on behind the text."""
+        in_line = not (self._only_containers or self._blank or self._run[1] or self._fence_line)
+        if in_line and _SPECIAL.search(text) is None:
+            self._escaped = False
+            return
         for match in _PARTS.finditer(text):
             part = match[0]
             if part[0] in "`~":
-                if self._run and self._run[0] != part[0]:
+                if self._run[0] != part[0]:
                     self._settle()
-                self._run += part
+                self._run = (part[0], self._run[1] + len(part))
                 continue
             self._settle()
             if part == "\n":
                 self._end_line()
             else:
                 self._pass(part)
-            self._escaped = (len(part) - len(part.rstrip("\\"))) % 2 == 1
+            backslashes = len(part) - len(part.rstrip("\\"))
+            self._escaped = (backslashes + (self._escaped and backslashes == len(part))) % 2 == 1
 
     def _pass(self, part: str) -> None:
         """Text without backticks, tildes and line ends."""
@@ -89,11 +95,11 @@ class MarkdownCode:
 
     def _settle(self) -> None:
         """The run of backticks or tildes is complete."""
-        run, self._run = self._run, ""
-        if not run:
+        character, length = self._run
+        if not length:
             return
+        self._run = ("", 0)
         escaped, self._escaped = self._escaped, False
-        character, length = run[0], len(run)
         at_line_start = self._only_containers and _CONTAINERS.fullmatch(self._line) is not None
         self._only_containers = self._blank = False
         if self._fence is not None:

@@ -71,6 +71,7 @@ class OutputParser:
         tools: ToolSchemas | None = None,
         call_deltas: bool = False,
         parallel_calls: bool = True,
+        begun: bool = False,
     ) -> None:
         """
         Parameters
@@ -83,6 +84,8 @@ class OutputParser:
             Return pieces of calls as they are written, too.
         parallel_calls
             False: the output ends with the first call.
+        begun
+            The output goes on with a text: white space at its beginning counts, and no thinking opens.
         """
         self._tools = tools if tools is not None and tools.names else None
         self._reasoning = reasoning
@@ -90,8 +93,8 @@ class OutputParser:
         self._parallel_calls = parallel_calls
         self._buffer = TextBuffer()  # not yet consumed
         self._start = 0  # characters of the output before it
-        self._output = OutputText(reasoning=reasoning, calls=self._tools is not None)
-        self._code = MarkdownCode()
+        self._output = OutputText(reasoning=reasoning, calls=self._tools is not None, begun=begun)
+        self._code = MarkdownCode(begins_line=not begun)
         self._fenced: tuple[int, list[str]] | None = None  # text behind a possible call in a fence, and its place
         self._fence_stays_open = False
         self._reader: CallReader | None = None
@@ -143,7 +146,7 @@ class OutputParser:
         self._take_rest(truncated)
         if self._fenced is not None:
             self._code.feed("\n")
-            if truncated or not self._code.in_fence:
+            if not self._code.in_fence:
                 self._release_fenced()
             else:
                 self._read_fenced_again()

@@ -26,16 +26,16 @@ class OutputText:
         Whether nothing but white space has come since a call.
     """
 
-    def __init__(self, *, reasoning: bool, calls: bool) -> None:
-        """`calls` tells whether calls may come."""
-        self.text_came = False
+    def __init__(self, *, reasoning: bool, calls: bool, begun: bool = False) -> None:
+        """`calls` tells whether calls may come, `begun` whether the output goes on with a text."""
+        self.text_came = begun
         self.after_call = False
         self._reasoning = reasoning
         self._may_call = calls
         self._pieces: list[ParsedPiece] = []
         self._held: list[tuple[str, int]] = []  # white space that is text only if text follows, and its places
         self._late: list[tuple[str, int]] = []  # the same of a thinking block that may go on
-        self._skipped = _LINE_ENDS if reasoning else ""  # characters left out before the next text
+        self._skipped = _LINE_ENDS if reasoning and not begun else ""  # characters left out before the next text
 
     def text(self, text: str, start: int) -> None:
         """Add text of the current block; `start` characters of the output stand before it."""

@@ -216,8 +216,9 @@ class _ChunkFormat:
         elif isinstance(event, ToolCallDelta):
             yield self._chunk(choice, {"tool_calls": [self._call_piece(choice, event)]})
         elif not isinstance(event, ToolCallEvent):
-            field = "content" if isinstance(event, ContentDelta) else "reasoning_content"
-            yield self._chunk(choice, {field: event.text}, logprobs=event.logprobs)
+            is_content = isinstance(event, ContentDelta)
+            field = "content" if is_content else "reasoning_content"
+            yield self._chunk(choice, {field: event.text}, logprobs=event.logprobs if is_content else ())
 
     def end(self, queue_seconds: float) -> Iterator[bytes]:
         if self._include_usage and self._dones:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from lily.chat import Answer, ContentDelta, Done, ReasoningDelta, TokenLogprob, collect
+from lily.chat import Answer, ContentDelta, Done, TokenLogprob, collect
 from lily.chat.events import Event
 from lily.errors import CancelledError
 from lily.server.call import Call, call_of
@@ -52,7 +52,7 @@ def sse(data: Any, event: str | None = None) -> bytes:
 
 @dataclass(frozen=True)
 class Reply:
-    """A whole answer, the log-probabilities of its tokens, if they were asked for, and the events it is made of."""
+    """A whole answer, the log-probabilities of its content, if they were asked for, and the events it is made of."""
 
     answer: Answer
     logprobs: list[TokenLogprob]
@@ -90,7 +90,7 @@ def _counted(service: Service, work: Work) -> Work:
 
 
 def _logprobs_of(events: list[Event]) -> list[TokenLogprob]:
-    return [item for event in events if isinstance(event, (ContentDelta, ReasoningDelta)) for item in event.logprobs]
+    return [item for event in events if isinstance(event, ContentDelta) for item in event.logprobs]
 
 
 async def start_stream(service: Service, request: Request, work: Work, form: StreamFormat) -> EventStream:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lily.chat import ContentDelta, Done, Timings, TokenLogprob, Usage
 from lily.chat.events import Event, FinishReason
 from lily.chat.stop_strings import StopStrings
+from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentError, TemplateError
 from lily.sampling import Sampling
 from lily.server.engine import Ticket, Work
@@ -203,22 +204,28 @@ def _continuation(session: Session, request: RawRequest, at: int, prefill: float
 
 def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, ticket: Ticket) -> Iterator[Event]:
     detokenizer = tokenizer.detokenizer()
-    pending: list[TokenLogprob] = []
+    spans = TokenSpans()
+    place = 0  # characters that were let through
+
+    def piece(text: str) -> Iterator[Event]:
+        nonlocal place
+        if text:
+            yield ContentDelta(text, spans.take(text, place), start=place)
+            place += len(text)
+
     with contextlib.suppress(CancelledError):
         for token in generation:
+            text = detokenizer.feed(token.id)
             if token.logprob is not None:
-                pending.append(_described(tokenizer, token))
-            text = stop.feed(detokenizer.feed(token.id))
-            if text:
-                yield ContentDelta(text, tuple(pending))
-                pending.clear()
+                spans.add(_described(tokenizer, token), text)
+            yield from piece(stop.feed(text))
             if stop.matched is not None or ticket.cancelled:
                 return
-    rest = stop.feed(detokenizer.finish())
+    rest = detokenizer.finish()
+    spans.add_text(rest)
+    yield from piece(stop.feed(rest))
     if stop.matched is None:
-        rest += stop.finish()
-    if rest or pending:
-        yield ContentDelta(rest, tuple(pending))
+        yield from piece(stop.finish())
 
 
 def _described(tokenizer: Tokenizer, token: GeneratedToken) -> TokenLogprob:
