@@ -245,8 +245,7 @@ def test_odd_requests(server, name):
 def test_requests_that_fail_leave_one_line_each(server):
     deep = b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     digits = b'{"prompt":"a","seed":' + b"9" * 5000 + b"}"
-    surrogate = json.dumps({"messages": [{"role": "user", "content": "\ud800"}]}).encode()
-    bodies = [deep, digits, surrogate, b"{" * 90_000, b"\xff" * 1000, b"[NaN]", b'{"a":1e999}']
+    bodies = [deep, digits, b"{" * 90_000, b"\xff" * 1000, b"[NaN]", b'{"a":1e999}']
     before = len(server.lines)
     for body in bodies:
         for path in (CHAT, "/v1/messages", "/v1/responses", "/v1/completions", "/tokenize"):

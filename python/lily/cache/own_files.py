@@ -34,12 +34,12 @@ _LOCK_POLL_SECONDS = 0.05
 
 def cache_path(given: object) -> Path:
     """The directory that was given as ``prefix_cache_dir``; ConfigError if it is none."""
-    text = str(as_path("prefix_cache_dir", given, ConfigError)) if given != "" else ""
-    if not text.strip() or (not isinstance(given, str) and text == "."):  # Path("") is Path(".")
+    path = as_path("prefix_cache_dir", given, ConfigError)
+    if not str(path).strip() or (str(path) == "." and given != "."):  # Path("") is Path(".")
         raise ConfigError(
             "prefix_cache_dir is empty; name a directory, also the current one by its full path, or leave it out"
         )
-    return Path(text)
+    return path
 
 
 class CacheDirectory:

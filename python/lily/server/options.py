@@ -22,7 +22,7 @@ _POSITIVE = (
     "shutdown_seconds",
     "keep_alive_seconds",
 )
-_TEXTS = ("names", "cors_origins", "allowed_hosts")
+_TEXTS = ("names", "api_keys", "cors_origins", "allowed_hosts")
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,6 @@ class ServerOptions:
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
 
     def __post_init__(self) -> None:
-        if any(not key for key in self.api_keys):
-            raise InvalidArgumentError("an API key must not be empty")
         for name in _POSITIVE:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:

@@ -92,9 +92,9 @@ def _prepare(_: Path) -> Iterator[Attempt]:
                 return "refused"
             if expected is None:
                 return "accepted"
-            # An assistant's own text may hold the blocks that the template writes around thinking and calls.
+            # The system's and the assistant's texts may hold the tags that the template writes around thinking and calls.
             own = {model.tokenizer.token_id(text) for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")}
-            spoken = any(message["role"] == "assistant" for message in value["messages"])
+            spoken = any(message["role"] in ("assistant", "system", "developer") for message in value["messages"])
             for token in control - (own if spoken else set()):
                 assert found[token] == expected[token], model.tokenizer.decode([token])
             return "rendered"

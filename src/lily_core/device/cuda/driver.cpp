@@ -2,6 +2,7 @@
 #include "device/cuda/driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -20,9 +21,18 @@ void find(void* library, const char* name, Function*& function) {
   }
 }
 
+[[noreturn]] void refuse_forked() {
+  refuse(
+      "CUDA was in use before this process was forked, so it cannot be used here; start processes another way "
+      "(multiprocessing: \"spawn\")");
+}
+
 }  // namespace
 
 std::shared_ptr<const Driver> Driver::load() {
+  // The driver does not survive a fork. Some versions say so, others end the process.
+  static const pid_t first_user = ::getpid();
+  if (::getpid() != first_user) refuse_forked();
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     refuse("there is no NVIDIA driver on this machine (libcuda.so.1 was not found); use backend=\"cpu\" instead");
@@ -31,11 +41,7 @@ std::shared_ptr<const Driver> Driver::load() {
   std::shared_ptr<Driver> driver(new Driver);
   driver->find_functions(library);
   const Result result = driver->init(0);
-  if (result == kNotInitialized) {
-    refuse(
-        "CUDA was in use before this process was forked, so it cannot be used here; start processes another way "
-        "(multiprocessing: \"spawn\")");
-  }
+  if (result == kNotInitialized) refuse_forked();
   if (result != kSuccess) refuse("the NVIDIA driver found no GPU to use: " + driver->text(result));
   return driver;
 }
