@@ -92,7 +92,7 @@ def _prepare(_: Path) -> Iterator[Attempt]:
                 return "refused"
             if expected is None:
                 return "accepted"
-            # The system's and the assistant's texts may hold the tags that the template writes around thinking and calls.
+            # The system's and the assistant's texts may hold the tags that the template writes.
             own = {model.tokenizer.token_id(text) for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")}
             spoken = any(message["role"] in ("assistant", "system", "developer") for message in value["messages"])
             for token in control - (own if spoken else set()):
