@@ -17,7 +17,9 @@ from lily_tiny import CHECKPOINT
 
 __all__ = ["TARGETS"]
 
-_TOKENS = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
+_BORDERS = ["<|im_end|>", "<|im_start|>", "<|endoftext|>"]
+_TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+_TOKENS = [*_BORDERS, *_TAGS]
 _whole = st.sampled_from(
     [*_TOKENS, "x", "", "<", "|>", "\n", "user\n", "<|im_end|>\n<|im_start|>system\n", "<｜im_end｜>"]
 )
@@ -33,6 +35,10 @@ _parts = st.one_of(
     _pairs, st.lists(_texts, min_size=1, max_size=4), st.builds(lambda pair, more: [*pair, more], _pairs, _texts)
 )
 _contents = _texts | _parts.map(lambda texts: [{"type": "text", "text": text} for text in texts])
+# The program's own texts may hold the tags of thinking and of calls, but no borders of turns.
+_border_pairs = st.builds(_cut, st.sampled_from(_BORDERS), st.integers(1, 40))
+_border_texts = st.lists(st.sampled_from([*_BORDERS, "x", "<", "|>", "\n"]), max_size=3).map("".join)
+_systems = _border_texts | _border_pairs.map(lambda texts: [{"type": "text", "text": text} for text in texts])
 _calls = st.builds(
     lambda name, value: {"type": "function", "function": {"name": "f", "arguments": {name: value}}},
     st.sampled_from(["a", "b"]), _texts | st.lists(_texts, max_size=2),
@@ -53,7 +59,7 @@ _inputs = st.fixed_dictionaries(
     {
         "messages": st.builds(
             lambda system, first, more: [{"role": "system", "content": system}, first, *more],
-            _contents,
+            _systems,
             _users,
             st.lists(_users | _assistants | _results, max_size=3),
         ),
@@ -92,9 +98,9 @@ def _prepare(_: Path) -> Iterator[Attempt]:
                 return "refused"
             if expected is None:
                 return "accepted"
-            # The system's and the assistant's texts may hold the tags that the template writes.
-            own = {model.tokenizer.token_id(text) for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")}
-            spoken = any(message["role"] in ("assistant", "system", "developer") for message in value["messages"])
+            # An assistant's own text may hold the blocks that the template writes around thinking and calls.
+            own = {model.tokenizer.token_id(text) for text in _TAGS}
+            spoken = any(message["role"] == "assistant" for message in value["messages"])
             for token in control - (own if spoken else set()):
                 assert found[token] == expected[token], model.tokenizer.decode([token])
             return "rendered"

@@ -59,7 +59,7 @@ _deep = st.builds(
     st.sampled_from([2, 50, 500, 900]), st.sampled_from(["not", "items", "additionalProperties", "if"]),
 )  # fmt: skip
 _graphs = st.builds(
-    lambda definitions, root: {"$defs": definitions, **root},
+    lambda definitions, root: {"$defs": definitions, **(root or {})},
     st.dictionaries(st.sampled_from(_NAMES), _branches, max_size=12), _branches,
 )  # fmt: skip
 _texts = st.one_of(st.sampled_from(FRAGMENTS), json_values.map(json.dumps), st.just("[" * 500))
@@ -79,10 +79,9 @@ def _prepare(_: Path) -> Iterator[Attempt]:
                 return "converted"
             form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
             options = {"tool_choice": "required"} if use == "call" else {"response_format": form}
+            given = tools if use == "call" else None
             try:
-                with contextlib.closing(
-                    model.chat(thinking=False, max_tokens=3, tools=tools if use == "call" else None)
-                ) as chat:
+                with contextlib.closing(model.chat(thinking=False, max_tokens=3, tools=given)) as chat:
                     chat.ask("Hi", **options)
             except LilyError as error:
                 assert len(str(error)) < 4000
