@@ -32,7 +32,7 @@ if [[ $cpp ]]; then
     -DPython_EXECUTABLE="$(command -v "$python")" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" >/dev/null
   # shellcheck disable=SC2086
   cmake --build "$build" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" --target $tests
-  exec ctest --test-dir "$build" --output-on-failure -R "$filter"
+  exec ctest --test-dir "$build" --output-on-failure --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" -R "$filter"
 fi
 
 venv=build/sanitize-${kind%%,*}
