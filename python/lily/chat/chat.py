@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
+from lily.chat.answer_beginning import AnswerBeginning
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
 from lily.chat.constraints import GrammarCompiler
@@ -239,6 +240,12 @@ class Chat:
             message = None
         return answer
 
+    def prompt_length(self) -> int:
+        """Tokens of the prompt that `send` without content would answer, even if they do not fit; errors as for it."""
+        with self._exclusive():
+            prompt = self._prompt(self._with(None, self._options), self._options, limited=False)
+        return len(prompt.encoded.ids)
+
     def cancel(self) -> None:
         """End the turn in progress within one token, or one chunk of its prompt, from any thread."""
         self._cancelled.set()
@@ -291,7 +298,7 @@ class Chat:
 
     def _turn(self, message: dict[str, Any] | None, options: TurnOptions, progress: Progress | None) -> Iterator[Event]:
         with self._exclusive():
-            messages = self._with(message)
+            messages = self._with(message, options)
             prompt = self._prompt(messages, options)
             try:
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
@@ -303,7 +310,7 @@ class Chat:
                 yield from turn.events()
             finally:
                 if turn.tokens or turn.ended_by_model:
-                    self._messages = [*messages, turn.message]
+                    self._messages = prompt.answered(messages, turn.message)
                 self._remember(prompt, turn)
             yield turn.done(len(prompt.encoded.ids), cached, seconds)
 
@@ -311,7 +318,7 @@ class Chat:
         self, message: dict[str, Any] | None, count: int, options: TurnOptions, progress: Progress | None
     ) -> Iterator[tuple[int, Event]]:
         with self._exclusive(), contextlib.ExitStack() as at_end:
-            prompt = self._prompt(self._with(message), options)
+            prompt = self._prompt(self._with(message, options), options)
             try:
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
@@ -337,15 +344,15 @@ class Chat:
                         event = turns[index].done(total, *computed)
                     yield index, event
 
-    def _with(self, message: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def _with(self, message: dict[str, Any] | None, options: TurnOptions) -> list[dict[str, Any]]:
         """The conversation to answer."""
         self._cancelled.clear()
         messages = [*self._messages, *([] if message is None else [message])]
-        if messages and messages[-1].get("role") == "assistant":
+        if messages and messages[-1].get("role") == "assistant" and not options.continue_answer:
             raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
         return messages
 
-    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions) -> TurnPrompt:
+    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions, *, limited: bool = True) -> TurnPrompt:
         """What is needed to answer; everything that can be wrong with the request is told here."""
         model = self._model
         schemas = ToolSchemas(self._definitions)
@@ -357,30 +364,39 @@ class Chat:
             except InvalidArgumentError as error:
                 source = "tools" if options.response_format is None else "response_format"
                 raise InvalidArgumentError(f"{source}: {error}") from error
-        if len(messages) > model.max_context:  # each takes several tokens
+        if limited and len(messages) > model.max_context:  # each takes several tokens
             raise ContextOverflowError(
                 f"the conversation has {len(messages)} messages and the maximum context is {model.max_context} tokens"
             )
         normal = normalize_messages(messages, later_system=self._later_system)
-        text = self._render(normal, generation=True)
-        encoded = model.chat_support.encoder.encode(text, self._borders(normal, text), model.max_context)
-        return TurnPrompt(
-            normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, grammar
-        )
+        begun = None
+        if normal[-1]["role"] == "assistant":
+            begun = AnswerBeginning.of(normal.pop())
+            text = begun.prompt(normal, lambda all_: self._render(all_, generation=False), self._turn_ends())
+        else:
+            text = self._render(normal, generation=True)
+        most = model.max_context if limited else None
+        encoded = model.chat_support.encoder.encode(text, self._borders(normal, text), most)
+        sampling = resolve_sampling(model, options.sampling)
+        return TurnPrompt(normal, text, encoded, options, sampling, schemas, choice, grammar, begun)
 
     def _start(self, prompt: TurnPrompt, session: Session, sampling: Sampling) -> Turn:
         """A turn from a session that holds the prompt."""
-        model, options, choice = self._model, prompt.options, prompt.choice
+        model, options, choice, begun = self._model, prompt.options, prompt.choice, prompt.begun
         parser = OutputParser(
-            reasoning=thinking_is_open(prompt.text),
+            reasoning=thinking_is_open(prompt.text) if begun is None else begun.is_thinking,
             tools=None if choice.mode == "none" else prompt.schemas,
             call_deltas=options.call_deltas,
+            begun=begun is not None,
         )
+        constraint = None if prompt.grammar is None else model.chat_support.grammars.start(prompt.grammar)
+        if constraint is not None and begun is not None:
+            begun.enter(constraint, model.tokenizer)
         control = TurnControl(
             model.tokenizer,
             options,
             parser,
-            constraint=None if prompt.grammar is None else model.chat_support.grammars.start(prompt.grammar),
+            constraint=constraint,
             stop_tokens=sorted(model.stop_tokens),
             calls_forbidden=choice.mode == "none" and bool(prompt.schemas.names),
         )
@@ -389,7 +405,7 @@ class Chat:
         )
         return Turn(model.tokenizer, generation, parser, control, options.stop, self._cancelled.is_set)
 
-    def _render(self, messages: list[dict[str, Any]], *, generation: bool) -> str:
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, generation: bool) -> str:
         template = self._model.chat_template
         guard = self._model.chat_support.encoder.guard
         return guard.render(
@@ -400,7 +416,7 @@ class Chat:
         """Keep the ids of a turn that is whole."""
         if not turn.ended_by_model:
             return
-        answer = normalize_messages([*prompt.normal, turn.message], later_system=self._later_system)
+        answer = normalize_messages(prompt.answered(prompt.normal, turn.message), later_system=self._later_system)
         conversation = self._render(answer, generation=False)
         tokenizer = self._model.tokenizer
         ends = [tokenizer.decode([token]) for token in self._model.stop_tokens]

@@ -50,6 +50,9 @@ class TurnOptions:
         Report the log-probability of each token, and of that many most probable ones.
     call_deltas : bool
         Yield pieces of tool calls as they are written, besides the complete calls.
+    continue_answer : bool
+        The last message may be the assistant's: it is the beginning of the answer, which goes on where it ends. The
+        events have the rest only, `Chat.messages` the whole.
     """
 
     max_tokens: int | None = None
@@ -62,6 +65,7 @@ class TurnOptions:
     thinking_end: str = DEFAULT_THINKING_END
     logprobs: int | None = None
     call_deltas: bool = False
+    continue_answer: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", as_stop_strings(self.stop))

@@ -36,7 +36,9 @@ class OutputParser:
     inside a thinking block counts as a call when it names a known tool. White space around calls is not content.
     """
 
-    def __init__(self, *, reasoning: bool, tools: ToolSchemas | None = None, call_deltas: bool = False) -> None:
+    def __init__(
+        self, *, reasoning: bool, tools: ToolSchemas | None = None, call_deltas: bool = False, begun: bool = False
+    ) -> None:
         """
         Parameters
         ----------
@@ -46,6 +48,8 @@ class OutputParser:
             The request's tools; None leaves the tags of calls in the text.
         call_deltas
             Return pieces of calls as they are written, too.
+        begun
+            The output goes on with a text: white space at its beginning counts, and no thinking opens.
         """
         self._tools = tools
         self._reasoning = reasoning
@@ -53,8 +57,8 @@ class OutputParser:
         self._pieces: list[ParsedPiece] = []
         self._reader: CallReader | None = None
         self._held = ""  # white space that is text only if text follows
-        self._skipping = "\r\n"  # characters left out before the next text
-        self._text_came = False  # in the current block
+        self._skipping = "" if begun else "\r\n"  # characters left out before the next text
+        self._text_came = begun  # in the current block
         self._after_call = False
         self._early_calls: list[ToolCall] = []  # made inside the thinking block
         self._call_count = 0

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from lily.server.desktop_origins import is_desktop_origin
 from lily.server.errors import ApiError, anthropic_body, as_api_error, openai_body
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse, load_json
@@ -82,8 +83,13 @@ def check_origin(request: Request, service: Service) -> None:
     """ApiError for requests that a web page makes, unless its origin is allowed."""
     origin = request.headers.get("origin")
     allowed = service.options.cors_origins
-    if origin is not None and origin not in allowed and "*" not in allowed:
+    if origin is None or origin in allowed or "*" in allowed:
+        return
+    if not is_desktop_origin(origin):
         raise ApiError(403, "requests from web pages of this origin are not allowed (option --cors-origin)")
+    if not service.options.allow_desktop:
+        shown = origin[:100].encode("ascii", "replace").decode()
+        raise ApiError(403, f"requests of desktop applications ({shown}) are not allowed (option --allow-desktop)")
 
 
 def client_of(request: Request) -> str:
@@ -103,6 +109,8 @@ async def read_body(request: Request, service: Service) -> Any:
         parts += part
         if len(parts) > most:
             raise too_long
+    if not parts:
+        return {}
     try:
         return await run_in_threadpool(load_json, bytes(parts))
     except (ValueError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from lily.server.options import ServerOptions
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["serve"]
+__all__ = ["LOOPBACK", "serve"]
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # hosts at which only this machine can connect
 _SHUTDOWN_SECONDS = 10
 
 
@@ -42,6 +44,9 @@ def serve(
     log_level
         Of uvicorn's own messages.
     """
+    options = options or ServerOptions()
+    if options.any_model is None:
+        options = dataclasses.replace(options, any_model=host in LOOPBACK)
     app = create_app(model, options)
     with _sigterm_returns():
         uvicorn.run(

@@ -10,6 +10,7 @@ from lily.server.errors import ApiError
 from lily.server.fields import Fields
 from lily.server.metrics import Metrics
 from lily.server.options import ServerOptions
+from lily.server.response_store import ResponseStore
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -27,22 +28,23 @@ class Service:
         self.started = int(time.time())
         self.engine = Engine(options.max_queue)
         self.metrics = Metrics(model, self.engine)
+        self.responses = ResponseStore()
 
     def model_name(self, fields: Fields) -> str:
         """The request's model; ApiError if it is another one. Without one it is the served model."""
         name = fields.text("model")
         if name is None:
             return self.names[0]
-        if name not in self.names:
+        if name not in self.names and not self.options.any_model:
             raise ApiError(
                 404,
-                f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)}.",
+                f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)} "
+                "(option --any-model: answer to any name).",
                 param="model",
                 code="model_not_found",
             )
         return name
 
     def finish_fields(self, fields: Fields) -> None:
-        """Refuse what the request has besides, unless the options say otherwise."""
-        if self.options.unknown_fields == "refuse":
-            fields.refuse_unknown()
+        """What the request has besides gets a warning; a 400 if the options say so."""
+        fields.finish(strict=self.options.strict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -14,12 +15,15 @@ from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
 from lily.server.service import Service
 
-__all__ = ["detokenize", "health", "metrics", "model", "models", "tokenize"]
+__all__ = ["detokenize", "health", "metrics", "model", "models", "nothing", "tokenize"]
 
 
 async def models(service: Service, request: Request, fields: Fields) -> Response:
     """GET /v1/models."""
-    del request, fields
+    del fields
+    if _is_anthropic(request):
+        ends = {"first_id": service.names[0], "last_id": service.names[-1], "has_more": False}
+        return JsonResponse({"data": [_anthropic_model(service, name) for name in service.names], **ends})
     return JsonResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
 
 
@@ -27,9 +31,15 @@ async def model(service: Service, request: Request, fields: Fields) -> Response:
     """GET /v1/models/NAME."""
     del fields
     name = request.path_params["name"]
-    if name not in service.names:
+    if name not in service.names and not service.options.any_model:
         raise ApiError(404, f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
-    return JsonResponse(_model(service, name))
+    return JsonResponse(_anthropic_model(service, name) if _is_anthropic(request) else _model(service, name))
+
+
+async def nothing(service: Service, request: Request, fields: Fields) -> Response:
+    """HEAD of an endpoint that is there, by which some clients see whether they can connect."""
+    del service, request, fields
+    return Response()
 
 
 async def health(service: Service, request: Request, fields: Fields) -> Response:
@@ -71,6 +81,22 @@ async def detokenize(service: Service, request: Request, fields: Fields) -> Resp
     service.finish_fields(fields)
     text = await run_in_threadpool(service.model.tokenizer.decode, tokens)
     return JsonResponse({"prompt": text, "content": text})
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _anthropic_model(service: Service, name: str) -> dict[str, Any]:
+    created = datetime.datetime.fromtimestamp(service.started, datetime.timezone.utc)
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": service.model.max_context,
+        "max_tokens": service.model.max_context,
+    }
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
