@@ -56,6 +56,12 @@ def client(start):
         yield client
 
 
+@pytest.fixture(scope="session")
+def strict_client(start):
+    with start(strict=True) as client:
+        yield client
+
+
 @pytest.fixture
 def script(monkeypatch, model):
     """Makes the model say the given texts, one for each turn."""

@@ -34,7 +34,7 @@ class Warnings:
         if self._texts:
             text = "; ".join(self._texts).encode("ascii", "replace").decode()
             text = "".join(one if one.isprintable() else "?" for one in text)
-            response.headers[HEADER] = text[:_MOST_IN_HEADER]
+            response.headers[HEADER] = text[:_MOST_IN_HEADER].strip() or "see the field warnings"
         return response
 
     def body(self, dones: Iterable[object] = ()) -> dict[str, Any]:
