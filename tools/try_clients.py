@@ -5,9 +5,10 @@
     python tools/try_clients.py /tmp/clients                  # all four
     python tools/try_clients.py /tmp/clients --only codex --record /tmp/bodies
 
-The server has the bundled model, which answers the question in its own words. It is too small to use the tools of these
-clients, so that for the second round a mask makes it say the call; the file's text that it repeats afterwards is taken
-from its prompt, so the client must have sent it. Each client has a home folder of its own. With the program unshare
+The server has the bundled model, which answers the question in its own words; their number is limited, since the
+prompts of these clients are a hundred times longer than what it was trained with. It is too small to use their tools, so
+that for the second round a mask makes it say the call; the file's text that it repeats afterwards is taken from its
+prompt, so the client must have sent it. Each client has a home folder of its own. With the program unshare
 (Linux) all of it runs in a network namespace that has nothing but loopback.
 """
 
@@ -36,6 +37,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "python")]
 QUESTION = "Hello, who are you?"
 SECRET = "heron-4711"
 READ = "Read the file note.txt and tell me the code word in it."
+MOST_TOKENS = 40  # of thinking, and of an answer, in the model's own words
 INSIDE = "LILY_CLIENTS_IN_NAMESPACE"
 
 
@@ -162,6 +164,37 @@ class Recorder:
             (self.folder / f"{len(self.seen):02}{scope['path'].replace('/', '_')}.json").write_bytes(body)
 
 
+def briefly(model: Any) -> Any:
+    """A `Session.generation` that ends thinking and answer after some tokens, if the model does not."""
+    import numpy as np
+
+    from lily import Session
+
+    generation = Session.generation
+    close, end = model.tokenizer.token_id("</think>"), model.tokenizer.token_id("<|im_end|>")
+
+    def generate(self: Any, *arguments: Any, **options: Any) -> Any:
+        thinking = model.tokenizer.decode(self.tokens[-8:]).rstrip().endswith("<think>")
+        made = generation(self, *arguments, **options)
+        given = made.mask
+
+        def mask() -> Any:
+            tokens = made.tokens
+            closed = not thinking or close in tokens
+            begun = tokens.index(close) + 1 if thinking and closed else 0
+            if len(tokens) - begun < MOST_TOKENS:
+                return None if given is None else given()
+            only = np.zeros((model.sampled_vocab_size + 31) // 32, dtype=np.uint32)
+            token = end if closed else close
+            only[token // 32] = 1 << (token % 32)
+            return only
+
+        made.mask = mask
+        return made
+
+    return generate
+
+
 @contextlib.contextmanager
 def served(reply: Any, record: Path | None) -> Iterator[tuple[str, Recorder]]:
     """The bundled model at a free loopback port; `reply` decides what it says."""
@@ -173,6 +206,7 @@ def served(reply: Any, record: Path | None) -> Iterator[tuple[str, Recorder]]:
     from scripted_answers import saying
 
     with Model.load(lily_tiny.CHECKPOINT, max_context=65536) as model, socket.socket() as listener:
+        Session.generation = briefly(model)
         Session.generation = saying(model, lambda session: reply(model.tokenizer.decode(session.tokens)))
         listener.bind(("127.0.0.1", 0))
         recorder = Recorder(create_app(model, ServerOptions(names=("lily-tiny",))), record)

@@ -13,6 +13,7 @@ from lily.server.tool_definitions import CUSTOM_INPUT
 
 __all__ = ["History", "read_chat_messages", "reasoning_text"]
 
+_SYSTEM_ROLES = ("system", "developer")
 _THINKING_PARTS = ("thinking", "reasoning", "redacted_thinking")
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
 _NO_RESULT = "(no result)"
@@ -48,6 +49,8 @@ class History:
         while self.messages and _is_empty_answer(self.messages[-1]):
             self.messages.pop()
             self.places.pop()
+        if strict:
+            self._refuse_later_system()
         if strict or not self.messages:
             return bool(self.messages and self.messages[-1]["role"] == "assistant")
         last = self.messages[-1]
@@ -58,8 +61,16 @@ class History:
         self._complete_beginning()
         return bool(self.messages[-1]["role"] == "assistant")
 
+    def _refuse_later_system(self) -> None:
+        begun = False
+        for place, message in zip(self.places, self.messages, strict=True):
+            if begun and message["role"] in _SYSTEM_ROLES:
+                what = f"a {message['role']} message after the conversation has begun; put it first"
+                raise ApiError(400, f"{place} is {what} (this server runs with --strict)", param=place)
+            begun = begun or message["role"] not in _SYSTEM_ROLES
+
     def _complete_beginning(self) -> None:
-        leading = next((at for at, one in enumerate(self.messages) if one["role"] not in ("system", "developer")), -1)
+        leading = next((at for at, one in enumerate(self.messages) if one["role"] not in _SYSTEM_ROLES), -1)
         if leading < 0:
             self._warnings.add("there is no user message: the last system message is taken for one")
             self.messages[-1] = {**self.messages[-1], "role": "user"}

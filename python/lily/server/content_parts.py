@@ -86,7 +86,10 @@ class PartReader:
             return part or ""
         if not isinstance(part, Mapping):
             return json.dumps(part, ensure_ascii=False)
-        kind = part.get("type", "text")
+        kind = part.get("type")
+        if kind is None and not isinstance(part.get("text"), str):
+            return _nested(part)
+        kind = "text" if kind is None else kind
         if not isinstance(kind, str):
             raise ApiError(400, f"{place}.type: must be a string", param=place, code="invalid_value")
         if kind in _TEXT_FIELDS:

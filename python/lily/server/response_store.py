@@ -69,7 +69,7 @@ class ResponseStore:
             self._responses[name] = stored
             self._bytes += stored.size
             for item in [*stored.items, *stored.body["output"]]:
-                if isinstance(item.get("id"), str):
+                if isinstance(item.get("id"), str) and item.get("type") != "item_reference":
                     self._places[item["id"]] = (name, item)
             while len(self._responses) > self._most_responses or self._bytes > self._most_bytes:
                 self._remove(next(iter(self._responses)))

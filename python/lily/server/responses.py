@@ -163,7 +163,7 @@ def _owner(service: Service, request: Request) -> str:
 
 def _listed(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item of the input as it is listed: with a type and an id."""
-    kind = item.get("type") or "message"
+    kind = item.get("type") or ("message" if "role" in item else "item_reference")
     name = item.get("id")
     listed = {**item, "type": kind, "id": name if isinstance(name, str) and name else f"in_{secrets.token_hex(16)}"}
     if kind == "message" and isinstance(item.get("content"), str):
