@@ -6,8 +6,8 @@
     python tools/try_clients.py /tmp/clients --only codex --record /tmp/bodies
 
 The server has the bundled model, which answers the question in its own words; their number is limited, since the
-prompts of these clients are a hundred times longer than what it was trained with. It is too small to use their tools, so
-that for the second round a mask makes it say the call; the file's text that it repeats afterwards is taken from its
+prompts of these clients are a hundred times longer than what it was trained with. It is too small to use their tools,
+so that for the second round a mask makes it say the call; the file's text that it repeats afterwards is taken from its
 prompt, so the client must have sent it. Each client has a home folder of its own. With the program unshare
 (Linux) all of it runs in a network namespace that has nothing but loopback.
 """
