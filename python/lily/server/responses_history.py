@@ -114,6 +114,9 @@ class ResponsesReader:
             self._reference(place, item, asked)
         elif kind in _OTHER_CALLS:
             self._other_call(place, str(kind), item)
+        elif kind == "mcp_approval_response":
+            said = "approved" if item.get("approve") is True else f"refused {item.get('reason') or ''}".rstrip()
+            self._result(place, kind, {"call_id": item.get("approval_request_id"), "output": said})
         elif isinstance(kind, str) and kind.endswith("_output"):
             self._result(place, kind, item)
         elif kind not in _SILENT:
