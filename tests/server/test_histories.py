@@ -358,3 +358,40 @@ def test_what_became_a_placeholder_is_told(client):
     stream = client.post(MESSAGES, json={**body, "stream": True})
     assert place in stream.headers["x-lily-warnings"]
     assert '"warnings":["messages.2' in stream.text
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"value": ', "[]", '"x y"', "null", None, 3, "", "not JSON", '{"a": 1} {"b": 2}']
+)
+def test_arguments_that_are_no_object(client, prompt_of, arguments):
+    raw = arguments if isinstance(arguments, str) and arguments not in ("", "null") else ""
+    prompts = [prompt_of(CHAT, history(call(arguments), result("four"), ASK))]
+    item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    output = {"type": "function_call_output", "call_id": "1", "output": "four"}
+    prompts.append(prompt_of(RESPONSES, {"input": [ASK, item, output, ASK]}))
+    use = {"type": "tool_use", "id": "1", "name": "f", "input": arguments}
+    given = {"type": "tool_result", "tool_use_id": "1", "content": "four"}
+    messages = [ASK, {"role": "assistant", "content": [use]}, {"role": "user", "content": [given]}]
+    prompts.append(prompt_of(MESSAGES, {"messages": messages}))
+    for prompt in prompts:
+        assert "<function=f>" in prompt
+        assert raw in prompt
+        assert "four" in prompt
+
+
+def test_lone_surrogates(client, model):
+    """JSON can spell them, UTF-8 cannot."""
+    text = r'{"role": "user", "content": "a\ud800b"}'
+    tool = r'{"type": "function", "function": {"name": "f", "description": "\udc00"}}'
+    answer = r'{"role": "assistant", "content": "\udfff"}'
+    body = f'{{"model": "lily-tiny", "max_tokens": 1, "messages": [{text}, {answer}, {text}]'
+    for path in (CHAT, MESSAGES, f"{MESSAGES}/count_tokens"):
+        more = f', "tools": [{tool}]}}' if path == CHAT else "}"
+        response = client.post(path, content=(body + more).encode())
+        assert response.status_code == 200, response.text
+    response = client.post(
+        RESPONSES, content=rf'{{"model": "lily-tiny", "max_output_tokens": 1, "input": [{text}]}}'.encode()
+    )
+    assert response.status_code == 200, response.text
+    kept = client.get(f"{RESPONSES}/{response.json()['id']}/input_items")
+    assert kept.status_code == 200
