@@ -188,9 +188,15 @@ def test_tools_that_a_message_adds(client, prompt_of):
         "type": "tool_addition",
         "tool": {"type": "tool_definition", "definition": {"name": "late", "input_schema": {"type": "object"}}},
     }
-    messages = [*HELLO, {"role": "system", "content": [added]}]
+    messages = [*HELLO, {"role": "system", "content": [added, added]}]
     assert '"name": "late"' in prompt_of(MESSAGES, {"messages": messages})
+    items = [*HELLO, {"type": "tool_search_output", "tools": [{"type": "function", "name": "late"}]}]
+    assert prompt_of(RESPONSES, {"input": [*items, items[-1]]}).count('"name": "late"') == 1
     server = {"type": "web_search_20250305", "name": "web_search"}
     response = client.post(MESSAGES, json={"model": "lily-tiny", "max_tokens": 1, "messages": HELLO, "tools": [server]})
     assert response.status_code == 200
     assert "tools.0" in response.headers["x-lily-warnings"]
+    forced = {"messages": HELLO, "tools": [server], "tool_choice": {"type": "tool", "name": "web_search"}}
+    response = client.post(MESSAGES, json={"model": "lily-tiny", "max_tokens": 1, **forced})
+    assert response.status_code == 200
+    assert "tool_choice is ignored" in response.headers["x-lily-warnings"]

@@ -157,3 +157,9 @@ def test_threads_share_it():
     for thread in threads:
         thread.join()
     assert store.size[0] == 8
+
+
+def test_references_that_name_themselves(client):
+    for _ in range(2):  # the second one finds what the first one left
+        made = ask(client, [{"type": "item_reference", "id": "ring"}, {"role": "user", "content": "Hello!"}])
+        assert "ring" in made["warnings"][0]

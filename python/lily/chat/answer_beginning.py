@@ -67,7 +67,8 @@ class AnswerBeginning:
         text = render([*normal, self.message])
         text = text[: max(text.rfind(end) for end in turn_ends)]
         if self.is_thinking:
-            text = text[: text.rfind(_CLOSE)].rstrip("\n")
+            before, _, _ = text.rpartition(_CLOSE)
+            text = before.rstrip("\n") if before else f"{text}{_OPEN}\n{self.reasoning.rstrip()}"
             text = f"{text}\n" if text.endswith(_OPEN) else text
         given = self.reasoning if self.is_thinking else self.content
         return text + given[len(given.rstrip()) :]  # templates trim the ends of messages

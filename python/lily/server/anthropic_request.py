@@ -31,7 +31,9 @@ def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
     history = read_anthropic_messages(system, given, reader, fields.warnings, system_role=not strict)
     begun = history.finish(strict=strict)
     tools = RequestTools(fields.warnings, strict=strict)
-    tools.add_all("tools.{}", [*(fields.items("tools") or []), *added_tools(given)])
+    tools.add_all("tools.{}", fields.items("tools") or [])
+    for tool in added_tools(given):
+        tools.add_late("messages", tool)
     tools.choose(fields.any("tool_choice"))
     choice = fields.any("tool_choice")
     parallel = not (isinstance(choice, dict) and Fields(choice).flag("disable_parallel_tool_use", False))

@@ -104,7 +104,7 @@ def _tools(fields: Fields, strict: bool) -> RequestTools:
         more = item.get("tools") if isinstance(item, Mapping) else None
         if isinstance(more, list) and item.get("type") in ("additional_tools", "tool_search_output"):
             for one, tool in enumerate(more):
-                tools.add(f"input[{at}].tools[{one}]", tool)
+                tools.add_late(f"input[{at}].tools[{one}]", tool)
     tools.choose(fields.any("tool_choice"))
     return tools
 

@@ -60,7 +60,7 @@ class RequestTools:
         self._warnings = warnings
         self._strict = strict
         self._origins: dict[str, _Origin] = {}
-        self._left_out = 0
+        self._left_out: list[Any] = []  # names
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -68,6 +68,12 @@ class RequestTools:
         """Take a list of tools; `place` has a gap for the index."""
         for at, tool in enumerate(tools):
             self.add(place.format(at), tool)
+
+    def add_late(self, place: str, tool: Any) -> None:
+        """Take a tool that an item of the conversation brings, unless it is there already."""
+        name = tool.get("name") if isinstance(tool, Mapping) else None
+        if not isinstance(name, str) or name not in self._origins:
+            self.add(place, tool)
 
     def add(self, place: str, tool: Any, namespace: str | None = None) -> None:
         """Take one tool of any API."""
@@ -93,13 +99,13 @@ class RequestTools:
         elif (known := _known_by_heart(kind)) is not None and isinstance(tool.get("name"), str):
             self._add(place, {"name": tool["name"], **known}, known["parameters"], _Origin(tool["name"]))
         else:
-            self._leave_out(place, kind)
+            self._leave_out(place, kind, tool.get("name"))
 
-    def _leave_out(self, place: str, kind: Any) -> None:
+    def _leave_out(self, place: str, kind: Any, name: Any) -> None:
         what = f"{place}: tools of type {str(kind)[:80]!r} do not run on this server"
         if self._strict:
             raise unsupported(place, what)
-        self._left_out += 1
+        self._left_out.append(name)
         self._warnings.add(f"{what}; the model is not told of it")
 
     def _add_custom(self, place: str, tool: Mapping[str, Any], namespace: str | None) -> None:
@@ -150,6 +156,8 @@ class RequestTools:
             self.choice = str(kind)
         elif kind == "allowed_tools":
             self._allow(place, body)
+        elif body.get("name") is not None and body["name"] in self._left_out and not self._strict:
+            self._warnings.add(f"{place} is ignored: that tool does not run on this server")
         elif kind in ("function", "custom", "tool", None) and isinstance(body.get("name"), str):
             self.choice = {
                 "type": "function",
@@ -178,7 +186,7 @@ class RequestTools:
         if unknown:
             raise _invalid(place, f"allows {min(unknown)[:80]!r}, which is none of the tools")
         self.functions = [one for one in self.functions if one["function"]["name"] in names]
-        self._left_out += len(self._origins) - len(self.functions)
+        self._left_out += set(self._origins) - names
         self.choice = mode
 
     # -- the client's names ---------------------------------------------------------------------------------------
