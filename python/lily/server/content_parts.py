@@ -185,8 +185,9 @@ def _nested(value: Any, depth: int = _DEPTH) -> str:
     if depth == 0 or value is None or isinstance(value, bool):
         return ""
     if isinstance(value, Mapping):
-        if value.get("type") in _MEDIA:
-            return placeholder(_MEDIA[value["type"]], value)
+        kind = value.get("type")
+        if isinstance(kind, str) and kind in _MEDIA:
+            return placeholder(_MEDIA[kind], value)
         items = [
             (
                 json.dumps(item, ensure_ascii=False)

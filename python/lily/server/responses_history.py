@@ -100,6 +100,8 @@ class ResponsesReader:
         if not isinstance(item, Mapping):
             raise _invalid(place, "must be an object")
         kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
+        if not isinstance(kind, str):
+            raise _invalid(place, "an item has a type")
         if kind == "message":
             self._message(place, item, asked)
         elif kind == "reasoning":
@@ -113,11 +115,11 @@ class ResponsesReader:
         elif kind == "item_reference":
             self._reference(place, item, asked)
         elif kind in _OTHER_CALLS:
-            self._other_call(place, str(kind), item)
+            self._other_call(place, kind, item)
         elif kind == "mcp_approval_response":
             said = "approved" if item.get("approve") is True else f"refused {item.get('reason') or ''}".rstrip()
             self._result(place, kind, {"call_id": item.get("approval_request_id"), "output": said})
-        elif isinstance(kind, str) and kind.endswith("_output"):
+        elif kind.endswith("_output"):
             self._result(place, kind, item)
         elif kind not in _SILENT:
             self._unknown(place, kind, item)
@@ -174,10 +176,8 @@ class ResponsesReader:
         else:
             self._warnings.add(f"{place} is left out: there is no item with the id {str(name)[:80]!r} on this server")
 
-    def _unknown(self, place: str, kind: Any, item: Mapping[str, Any]) -> None:
+    def _unknown(self, place: str, kind: str, item: Mapping[str, Any]) -> None:
         shown = repr(kind)[:80]
-        if not isinstance(kind, str):
-            raise _invalid(place, "an item has a type")
         if self._strict:
             raise unsupported(place, f"{place}: items of type {shown} are not supported by this server")
         text = self._reader.text(place, item.get("content") or item.get("text") or item.get("summary"))
