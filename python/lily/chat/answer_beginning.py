@@ -64,14 +64,24 @@ class AnswerBeginning:
         turn_ends
             The texts that end a turn.
         """
-        text = render([*normal, self.message])
-        text = text[: max(text.rfind(end) for end in turn_ends)]
-        if self.is_thinking:
-            before, _, _ = text.rpartition(_CLOSE)
-            text = before.rstrip("\n") if before else f"{text}{_OPEN}\n{self.reasoning.rstrip()}"
-            text = f"{text}\n" if text.endswith(_OPEN) else text
+        text = self._begun_turn(render([*normal, self.message]), turn_ends)
         given = self.reasoning if self.is_thinking else self.content
-        return text + given[len(given.rstrip()) :]  # templates trim the ends of messages
+        before, after = given[: len(given) - len(given.lstrip())], given[len(given.rstrip()) :]
+        if before and not self.is_thinking:  # templates trim the ends of messages
+            nothing = AnswerBeginning("", self.reasoning, False)
+            head = nothing._begun_turn(render([*normal, nothing.message]), turn_ends)
+            if text.startswith(head):
+                text = head + before + text[len(head) :]
+        return text + (after if given.strip() else "")
+
+    def _begun_turn(self, text: str, turn_ends: Sequence[str]) -> str:
+        """A rendered conversation up to where its last turn goes on."""
+        text = text[: max(text.rfind(end) for end in turn_ends)]
+        if not self.is_thinking:
+            return text
+        before, _, _ = text.rpartition(_CLOSE)
+        text = before.rstrip("\n") if before else f"{text}{_OPEN}\n{self.reasoning.rstrip()}"
+        return f"{text}\n" if text.endswith(_OPEN) else text
 
     def joined(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The whole answer, of which `message` is the rest."""
