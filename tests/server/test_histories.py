@@ -137,9 +137,24 @@ def test_conversations_whose_beginning_was_cut_off(prompt_of, messages, text):
 @pytest.mark.parametrize("kind", ["image_url", "input_image", "input_audio", "video_url"])
 def test_what_the_user_shows_now_is_refused(client, kind):
     message = {"role": "user", "content": [{"type": "text", "text": "See"}, {"type": kind}]}
-    response = client.post(CHAT, json=history({"role": "assistant", "content": "Hm"}, message, ASK))
+    response = client.post(CHAT, json=history({"role": "assistant", "content": "Hm"}, message))
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "messages[2].content[1]"
+
+
+def test_an_image_that_was_refused_does_not_end_the_session(client):
+    """Clients keep the message that got an error; the next one is answered."""
+    for path, field, part in (
+        (CHAT, "messages", {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}),
+        (MESSAGES, "messages", IMAGE),
+        (RESPONSES, "input", {"type": "input_image", "image_url": "data:image/png;base64,AA"}),
+    ):
+        limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+        shown = [{"role": "user", "content": [part]}]
+        for messages, status in ((shown, 400), ([*shown, ASK], 200)):
+            response = client.post(path, json={"model": "lily-tiny", limit: 1, field: messages})
+            assert response.status_code == status
+        assert "image" in response.headers["x-lily-warnings"]
 
 
 BLOCKS = [

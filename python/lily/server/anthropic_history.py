@@ -65,7 +65,7 @@ def read_anthropic_messages(
         if role == "assistant":
             history.add(place, _answer(place, content, reader))
         else:
-            _add_user(history, place, content, reader, asked=at > last["assistant"])
+            _add_user(history, place, content, reader, asked=at == last["user"] > last["assistant"])
     return history
 
 

@@ -89,7 +89,8 @@ def _is_empty_answer(message: Mapping[str, Any]) -> bool:
 def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings) -> History:
     """The conversation; an ApiError names a message that is none, or what the user asks now and nobody can read."""
     history = History(warnings)
-    asked = 1 + max((at for at, one in enumerate(messages) if _role(one) == "assistant"), default=-1)
+    turns = [at for at, one in enumerate(messages) if _role(one) in ("user", "assistant")]
+    newest = turns[-1] if turns else -1
     for at, message in enumerate(messages):
         place = f"messages[{at}]"
         if not isinstance(message, Mapping):
@@ -100,7 +101,7 @@ def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Wa
         elif role in ("tool", "function"):
             history.add(place, _result(place, message, reader))
         elif role in ("system", "developer", "user"):
-            text = reader.text(f"{place}.content", message.get("content"), asked=role == "user" and at >= asked)
+            text = reader.text(f"{place}.content", message.get("content"), asked=role == "user" and at == newest)
             history.add(place, {"role": role, "content": text})
         else:
             shown = repr(role)[:80]

@@ -92,9 +92,9 @@ class ResponsesReader:
 
     def read(self, name: str, items: list[Any]) -> None:
         """Take items; `name` is that of the field which they are from."""
-        asked = 1 + max((at for at, one in enumerate(items) if _is_answer(one)), default=-1)
+        turns = [at for at, one in enumerate(items) if _is_answer(one) or _is_question(one)]
         for at, item in enumerate(items):
-            self._item(f"{name}[{at}]", item, at >= asked)
+            self._item(f"{name}[{at}]", item, at == (turns[-1] if turns else -1))
 
     def _item(self, place: str, item: Any, asked: bool) -> None:
         if not isinstance(item, Mapping):
@@ -216,6 +216,10 @@ def _is_answer(item: Any) -> bool:
     return item.get("role") == "assistant" or (
         isinstance(kind, str) and kind != "message" and not kind.endswith("_reference")
     )
+
+
+def _is_question(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") == "user"
 
 
 def _invalid(place: str, what: str) -> ApiError:
