@@ -56,11 +56,16 @@ class ResponseStore:
         """Responses, and their bytes."""
         return len(self._responses), self._bytes
 
-    def put(self, body: Mapping[str, Any], items: Sequence[Mapping[str, Any]], owner: str) -> None:
-        """Keep a response and the items of its request."""
-        stored = StoredResponse(
-            copy.deepcopy(dict(body)), list(items), owner, len(dump_json(body)) + len(dump_json(list(items)))
-        )
+    def put(
+        self,
+        body: Mapping[str, Any],
+        items: Sequence[Mapping[str, Any]],
+        owner: str,
+        items_size: int | None = None,
+    ) -> None:
+        """Keep a response and the items of its request, whose bytes may be known already."""
+        size = len(dump_json(list(items))) if items_size is None else items_size
+        stored = StoredResponse(copy.deepcopy(dict(body)), list(items), owner, len(dump_json(body)) + size)
         if stored.size > self._most_bytes:
             return
         name = str(body["id"])

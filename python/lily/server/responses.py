@@ -15,7 +15,7 @@ from lily.server.delivery import collect_answers, start_stream
 from lily.server.endpoint import client_of
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
-from lily.server.json_text import JsonResponse
+from lily.server.json_text import JsonResponse, dump_json
 from lily.server.responses_format import ResponseFormat
 from lily.server.responses_request import WITH_SEALED_REASONING, input_items, responses_chat_request
 from lily.server.service import Service
@@ -60,12 +60,12 @@ _MOST_LISTED = 100
 async def responses(service: Service, request: Request, fields: Fields) -> Response:
     """Answer a conversation, at once or as a stream."""
     owner = _owner(service, request)
-    wanted, stream, head, items = await run_in_threadpool(_prepared, service, fields, owner)
+    wanted, stream, head, items, size = await run_in_threadpool(_prepared, service, fields, owner)
     include = fields.items("include") or []
 
     def keep(response: dict[str, Any]) -> None:
         if head["store"]:
-            service.responses.put(response, items, owner)
+            service.responses.put(response, items, owner, size)
 
     work = chat_work(service.model, wanted, call_deltas=True)
     tools = wanted.tools_of_client or RequestTools(fields.warnings, strict=False)
@@ -82,7 +82,8 @@ async def responses(service: Service, request: Request, fields: Fields) -> Respo
 
 def _prepared(
     service: Service, fields: Fields, owner: str
-) -> tuple[ChatRequest, bool, dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[ChatRequest, bool, dict[str, Any], list[dict[str, Any]], int]:
+    """What is needed to answer, and the items of the input with their bytes, to be kept."""
     name = service.model_name(fields)
     wanted = responses_chat_request(service, fields, service.responses, owner)
     stream = fields.flag("stream", False)
@@ -91,7 +92,8 @@ def _prepared(
         raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
     head = _head(name, fields, wanted, fields.flag("store", True))
     service.finish_fields(fields)
-    return wanted, stream, head, [_listed(item) for item in input_items(fields)]
+    items = [_listed(item) for item in input_items(fields)] if head["store"] else []
+    return wanted, stream, head, items, len(dump_json(items))
 
 
 async def count_input_tokens(service: Service, request: Request, fields: Fields) -> Response:
