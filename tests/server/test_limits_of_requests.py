@@ -118,8 +118,6 @@ def test_errors_of_the_form_name_its_field(client):
     for endpoint, fields, param in (
         (CHAT, {"response_format": {"type": "json_schema", "json_schema": wanted}}, "response_format"),
         (RESPONSES, {"text": {"format": wanted}}, "text.format"),
-        (CHAT, {"reasoning_effort": "some"}, "reasoning_effort"),
-        (RESPONSES, {"reasoning": {"effort": ""}}, "effort"),
         (CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "a<b"}}]}, "tools[0]"),
     ):

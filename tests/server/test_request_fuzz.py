@@ -78,6 +78,8 @@ FOUND = [  # by longer runs of the fuzz above
     ("/v1/chat/completions", ("messages", 0), None),
     ("/v1/chat/completions", ("messages", 3, "tool_call_id"), ["1"]),
     ("/v1/responses", ("input", 3, "call_id"), {}),
+    ("/v1/responses", ("input", 2, "type"), ["x"]),
+    ("/v1/messages", ("messages", 1, "content", 1, "content", 0, "type"), {}),
     ("/v1/responses", ("instructions",), "\ud800"),
     ("/v1/completions", ("model",), "\ud800"),
     ("/v1/messages", ("model",), "\ud800"),

@@ -132,20 +132,15 @@ def test_instructions_and_schemas(client):
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
-        ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
-        ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
         ({"input": None}, "input"),
-        ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"input": 3}, "input"),
+        ({"input": [{"type": 3}]}, "input[0]"),
+        ({"n": 2}, "n"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
-        ({"instructions": "x", "input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, "input[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"reasoning": {"effrt": "low"}}, "effrt"),
-        ({"max_tokens": 4}, "max_tokens"),
-        ({"include": ["file_search_call.results"]}, "include"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
     ],
 )
@@ -154,6 +149,29 @@ def test_errors_name_the_parameter(client, fields, param):
         response = ask(client, **{"stream": stream, **fields})
         assert response.status_code == 400
         assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"instructions": "x", "input": [{"type": "function_call_output", "call_id": "1", "output": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": "Hi"}, {"type": "dream", "id": "x"}]}, "input[1]"),
+        ({"reasoning": {"effrt": "low"}}, "effrt"),
+    ],
+)
+def test_strict_servers_refuse_what_others_warn_of(client, strict_client, fields, param):
+    refused = ask(strict_client, **fields)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == param
+    answered = ask(client, max_output_tokens=1, **fields)
+    assert answered.status_code == 200
+    assert answered.headers["x-lily-warnings"]
+    assert answered.json()["warnings"]
 
 
 def test_streams_that_fail_say_so(client, monkeypatch):

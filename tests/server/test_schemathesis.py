@@ -10,7 +10,9 @@ CHECKED = ("not_a_server_error", "status_code_conformance", "content_type_confor
 LIMITS = {"/v1/chat/completions": "max_tokens", "/v1/responses": "max_output_tokens", "/v1/messages": "max_tokens"}
 PATHS = [
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-    "/tokenize", "/detokenize", "/v1/models", "/v1/models/{name}", "/health", "/metrics",
+    "/v1/responses/input_tokens", "/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items",
+    "/v1/responses/{response_id}/cancel",
+    "/tokenize", "/detokenize", "/v1/models", "/v1/models/{name}", "/", "/health", "/metrics",
 ]  # fmt: skip
 examples = settings(
     max_examples=30,

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from lily.arguments import as_flag, check_callable, one_of
+from lily.chat.answer_beginning import AnswerBeginning
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
 from lily.chat.constraints import CompiledGrammar, GrammarCompiler
@@ -48,8 +49,8 @@ class ChatSupport:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.encoder = PromptEncoder(model.tokenizer, model.text_guard)
-        turn_ends = [model.tokenizer.decode([token]) + "\n" for token in model.stop_tokens]
-        self.borders = PromptBorders(model.text_guard, model.chat_template, turn_ends)
+        self.turn_ends = [model.tokenizer.decode([token]) + "\n" for token in model.stop_tokens]
+        self.borders = PromptBorders(model.text_guard, model.chat_template, self.turn_ends)
 
     @cached_property
     def grammars(self) -> GrammarCompiler:
@@ -246,6 +247,12 @@ class Chat:
             message = None
         return answer
 
+    def prompt_length(self) -> int:
+        """Tokens of the prompt that `send` without content would answer, even if they do not fit; errors as for it."""
+        with self._exclusive():
+            prompt = self._prompt(self._with(None, self._options), self._options, limited=False)
+        return len(prompt.encoded.ids)
+
     def cancel(self) -> None:
         """End the turn in progress within one token, or one chunk of its prompt, from any thread."""
         self._cancelled.set()
@@ -298,7 +305,7 @@ class Chat:
 
     def _turn(self, message: dict[str, Any] | None, options: TurnOptions, progress: Progress | None) -> Iterator[Event]:
         with self._exclusive():
-            messages = self._with(message)
+            messages = self._with(message, options)
             try:
                 prompt = self._prompt(messages, options)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
@@ -310,7 +317,7 @@ class Chat:
                 yield from turn.events()
             finally:
                 if turn.tokens or turn.ended_by_model:
-                    self._messages = [*messages, turn.message]
+                    self._messages = prompt.answered(messages, turn.message)
                 self._remember(prompt, turn)
             yield turn.done(len(prompt.encoded.ids), cached, seconds)
 
@@ -319,7 +326,7 @@ class Chat:
     ) -> Iterator[tuple[int, Event]]:
         with self._exclusive(), contextlib.ExitStack() as at_end:
             try:
-                prompt = self._prompt(self._with(message), options)
+                prompt = self._prompt(self._with(message, options), options)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 for index in range(count):
@@ -344,41 +351,42 @@ class Chat:
                         event = turns[index].done(total, *computed)
                     yield index, event
 
-    def _with(self, message: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def _with(self, message: dict[str, Any] | None, options: TurnOptions) -> list[dict[str, Any]]:
         """The conversation to answer."""
         self._cancelled.clear()
         messages = answerable([*self._messages, *([] if message is None else [message])])
-        if messages and messages[-1].get("role") == "assistant":
+        if messages and messages[-1].get("role") == "assistant" and not options.continue_answer:
             raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
         return messages
 
-    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions) -> TurnPrompt:
+    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions, *, limited: bool = True) -> TurnPrompt:
         """What is needed to answer; everything that can be wrong with the request is told here."""
         model = self._model
         schemas = ToolSchemas(self._definitions)
         choice = as_tool_choice(options.tool_choice, schemas.names)
         compiled = self._compiled(turn_grammar(model.tokenizer, options, schemas, choice), options)
-        if len(messages) > model.max_context:  # each takes several tokens
+        if limited and len(messages) > model.max_context:  # each takes several tokens
             raise ContextOverflowError(
                 f"the conversation has {len(messages)} messages and the maximum context is {model.max_context} tokens"
             )
+        begun = None
+        support = model.chat_support
+        render = partial(self._render, generation=False)
         try:
             normal = normalize_messages(messages, later_system=self._later_system)
-            text = self._render(normal, generation=True)
+            if normal[-1]["role"] == "assistant":
+                begun = AnswerBeginning.of(normal.pop())
+                text = begun.prompt(normal, render, support.turn_ends)
+            else:
+                text = self._render(normal, generation=True)
         except RecursionError as error:
             raise InvalidArgumentError("messages: something in them is nested too deeply") from error
-        support = model.chat_support
         borders = support.borders.find(
-            normal,
-            text,
-            tools=self._definitions,
-            options=self._template_options,
-            render=partial(self._render, generation=False),
+            normal, text, tools=self._definitions, options=self._template_options, render=render
         )
-        encoded = support.encoder.encode(text, borders, model.max_context)
-        return TurnPrompt(
-            normal, text, encoded, options, resolve_sampling(model, options.sampling), schemas, choice, compiled
-        )
+        encoded = support.encoder.encode(text, borders, model.max_context if limited else None)
+        sampling = resolve_sampling(model, options.sampling)
+        return TurnPrompt(normal, text, encoded, options, sampling, schemas, choice, compiled, begun)
 
     def _compiled(self, grammar: Grammar | None, options: TurnOptions) -> CompiledGrammar | None:
         if grammar is None:
@@ -392,18 +400,22 @@ class Chat:
 
     def _start(self, prompt: TurnPrompt, session: Session, sampling: Sampling) -> Turn:
         """A turn from a session that holds the prompt."""
-        model, options, choice = self._model, prompt.options, prompt.choice
+        model, options, choice, begun = self._model, prompt.options, prompt.choice, prompt.begun
         parser = OutputParser(
-            reasoning=thinking_is_open(prompt.text),
+            reasoning=thinking_is_open(prompt.text) if begun is None else begun.is_thinking,
             tools=None if choice.mode == "none" else prompt.schemas,
             call_deltas=options.call_deltas,
             parallel_calls=options.parallel_tool_calls,
+            begun=begun is not None,
         )
+        constraint = None if prompt.grammar is None else prompt.grammar.start(grammar_field(options))
+        if constraint is not None and begun is not None:
+            begun.enter(constraint, model.tokenizer)
         control = TurnControl(
             model.tokenizer,
             options,
             parser,
-            constraint=None if prompt.grammar is None else prompt.grammar.start(grammar_field(options)),
+            constraint=constraint,
             stop_tokens=sorted(model.stop_tokens),
             calls_forbidden=choice.mode == "none" and bool(prompt.schemas.names),
         )
@@ -420,7 +432,7 @@ class Chat:
             logprobs=options.logprobs is not None,
         )
 
-    def _render(self, messages: list[dict[str, Any]], *, generation: bool) -> str:
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, generation: bool) -> str:
         template = self._model.chat_template
         guard = self._model.chat_support.encoder.guard
         return guard.render(
@@ -431,7 +443,7 @@ class Chat:
         """Keep the ids of a turn that is whole."""
         if not turn.is_whole:
             return
-        answer = normalize_messages([*prompt.normal, turn.message], later_system=self._later_system)
+        answer = normalize_messages(prompt.answered(prompt.normal, turn.message), later_system=self._later_system)
         conversation = self._render(answer, generation=False)
         tokenizer = self._model.tokenizer
         ends = [tokenizer.decode([token]) for token in self._model.stop_tokens]

@@ -52,6 +52,9 @@ class TurnOptions:
         Report the log-probability of each token, and of that many most probable ones; see `TokenLogprob`.
     call_deltas : bool
         Yield pieces of tool calls as they are written, besides the complete calls.
+    continue_answer : bool
+        The last message may be the assistant's: it is the beginning of the answer, which goes on where it ends. The
+        events have the rest only, `Chat.messages` the whole.
     """
 
     max_tokens: int | None = None
@@ -64,6 +67,7 @@ class TurnOptions:
     thinking_end: str = DEFAULT_THINKING_END
     logprobs: int | None = None
     call_deltas: bool = False
+    continue_answer: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", as_stop_strings(self.stop))
@@ -75,7 +79,7 @@ class TurnOptions:
             raise InvalidArgumentError(f"sampling must be a lily.Sampling or a name, not {quoted(self.sampling)}")
         if isinstance(self.sampling, str) and self.sampling != "auto":
             object.__setattr__(self, "sampling", Sampling.profile(self.sampling))
-        for name in ("parallel_tool_calls", "call_deltas"):
+        for name in ("parallel_tool_calls", "call_deltas", "continue_answer"):
             object.__setattr__(self, name, as_flag(name, getattr(self, name)))
         check_text("thinking_end", self.thinking_end)
         if not isinstance(self.response_format, (Mapping, type(None))):

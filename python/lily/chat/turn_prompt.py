@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lily.chat.answer_beginning import AnswerBeginning
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.constraints import CompiledGrammar
 from lily.chat.events import Done
@@ -20,7 +22,10 @@ SEEDS = 1 << 64
 
 @dataclass(frozen=True)
 class TurnPrompt:
-    """A conversation that is ready to be answered; `text` is guarded, see `lily.text.TextGuard`."""
+    """A conversation that is ready to be answered; `text` is guarded, see `lily.text.TextGuard`.
+
+    `normal` is what comes before the answer, `begun` what the answer begins with.
+    """
 
     normal: list[dict[str, Any]]
     text: str
@@ -30,6 +35,14 @@ class TurnPrompt:
     schemas: ToolSchemas
     choice: ToolChoice
     grammar: CompiledGrammar | None
+    begun: AnswerBeginning | None = None
+
+    def answered(self, messages: Sequence[dict[str, Any]], answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The conversation with the answer that was generated, joined to its beginning."""
+        if self.begun is None:
+            return [*messages, dict(answer)]
+        before = messages[:-1] if messages[-1].get("role") == "assistant" else messages
+        return [*before, self.begun.joined(answer)]
 
 
 class PrefillCancelledError(Exception):

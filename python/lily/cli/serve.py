@@ -49,12 +49,6 @@ def serve(
         float, typer.Option(min=0.1, help="Seconds in which the server ends when it is told to stop.")
     ] = 10,
     thinking: Annotated[bool, typer.Option("--thinking/--no-thinking", help="Think by default.")] = True,
-    ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Ignore fields of requests that the API does not have.")
-    ] = False,
-    convert_system: Annotated[
-        bool, typer.Option("--convert-system", help="Take system messages within a conversation as the user's.")
-    ] = False,
     cache_gb: Annotated[
         float | None, typer.Option(min=0, help="Memory of the prefix cache, in GB; 0: none. [a tenth, at most 2 GiB]")
     ] = None,
@@ -65,6 +59,19 @@ def serve(
     context: options.Context = None,
     backend: options.Backend = "auto",
     debug: options.Debug = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse what is otherwise ignored with a warning, or converted.")
+    ] = False,
+    any_model: Annotated[
+        bool | None,
+        typer.Option(
+            "--any-model/--no-any-model",
+            help="Answer whatever model a request names. [at addresses that only this machine can reach]",
+        ),
+    ] = None,
+    allow_desktop: Annotated[
+        bool, typer.Option("--allow-desktop", help="Allow desktop applications (app://, tauri://, file:// and so on).")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, with the APIs of OpenAI and Anthropic."""
     del debug  # the guard around this function reads it
@@ -85,8 +92,9 @@ def serve(
         max_pending_bytes=int(max_pending_mb * 2**20),
         shutdown_seconds=shutdown_timeout,
         thinking=thinking,
-        unknown_fields="ignore" if ignore_unknown else "refuse",
-        later_system="convert" if convert_system else "refuse",
+        strict=strict,
+        any_model=any_model,
+        allow_desktop=allow_desktop,
     )
     with loading.load_model(
         model_option or model,

@@ -18,11 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lily.server import chat_completions, completions, messages, openapi, responses, small_endpoints
-from lily.server.endpoint import Endpoint
+from lily.server.desktop_origins import DESKTOP_ORIGINS
+from lily.server.endpoint import Endpoint, Handler
 from lily.server.errors import ApiError
 from lily.server.gate import Gate
 from lily.server.options import ServerOptions
 from lily.server.refusal import error_response
+from lily.server.request_warnings import HEADER
 from lily.server.service import Service
 
 if TYPE_CHECKING:
@@ -58,12 +60,18 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
             await _in_thread(functools.partial(service.close, options.last_step_seconds))
 
     cors = Middleware(
-        CORSMiddleware, allow_origins=list(options.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        CORSMiddleware,
+        allow_origins=list(options.cors_origins),
+        allow_origin_regex=DESKTOP_ORIGINS if options.allow_desktop else None,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=[HEADER],
     )
+    gate = Middleware(Gate, options=options)
     app = Starlette(
         routes=_routes(service),
         lifespan=lifespan,
-        middleware=[Middleware(Gate, options=options), *([cors] if options.cors_origins else [])],
+        middleware=[gate, cors] if options.cors_origins or options.allow_desktop else [gate],
         exception_handlers={HTTPException: _no_such_route},
     )
     app.router.redirect_slashes = False  # the redirection would name the host of the request
@@ -80,17 +88,36 @@ def _routes(service: Service) -> list[Route]:
 
     return [
         post("/v1/messages", Endpoint(service, messages.messages, "messages", anthropic=True)),
+        Route("/v1/messages", Endpoint(service, small_endpoints.nothing, "messages"), methods=["HEAD"]),
         post("/v1/messages/count_tokens", Endpoint(service, messages.count_tokens, "count_tokens", anthropic=True)),
         post("/v1/chat/completions", Endpoint(service, chat_completions.chat_completions, "chat_completions")),
         post("/v1/completions", Endpoint(service, completions.completions, "completions")),
         post("/v1/responses", Endpoint(service, responses.responses, "responses")),
+        post("/v1/responses/input_tokens", Endpoint(service, responses.count_input_tokens, "input_tokens")),
+        *_stored(service),
         get("/v1/models", Endpoint(service, small_endpoints.models, "models")),
         get("/v1/models/{name:path}", Endpoint(service, small_endpoints.model, "models")),
         get("/openapi.json", Endpoint(service, openapi.openapi, "openapi")),
+        get("/", Endpoint(service, small_endpoints.health, "health", open_to_all=True)),
         get("/health", Endpoint(service, small_endpoints.health, "health", open_to_all=True)),
         get("/metrics", Endpoint(service, small_endpoints.metrics, "metrics")),
         post("/tokenize", Endpoint(service, small_endpoints.tokenize, "tokenize")),
         post("/detokenize", Endpoint(service, small_endpoints.detokenize, "detokenize")),
+    ]
+
+
+def _stored(service: Service) -> list[Route]:
+    """The responses that the server keeps."""
+    path = "/v1/responses/{response_id}"
+
+    def route(method: str, suffix: str, handler: Handler) -> Route:
+        return Route(path + suffix, Endpoint(service, handler, "stored_responses"), methods=[method])
+
+    return [
+        route("GET", "", responses.stored_response),
+        route("DELETE", "", responses.delete_response),
+        route("GET", "/input_items", responses.list_input_items),
+        route("POST", "/cancel", responses.cancel_response),
     ]
 
 

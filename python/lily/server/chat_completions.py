@@ -4,101 +4,121 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lily.chat import ContentDelta, Done, TokenLogprob, ToolCallDelta, ToolCallEvent
+from lily.chat import ContentDelta, Done, TokenLogprob, ToolCall, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
+from lily.server.chat_history import read_chat_messages
+from lily.server.content_parts import PartReader
 from lily.server.delivery import Reply, collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
 from lily.server.openai_fields import (
-    effort_of,
+    form_of,
     logprob_entry,
     sampling_of,
+    stops_of,
     template_options_of,
+    thinking_of,
     timings_body,
+    token_limit,
     usage_body,
 )
+from lily.server.request_rules import CHAT_RULES
+from lily.server.request_warnings import Warnings
 from lily.server.service import Service
+from lily.server.tool_definitions import RequestTools
 from lily.server.turns import ChatRequest, chat_work
 
-__all__ = ["chat_completions", "chat_request", "check_text_only", "stream_options"]
-
-_IGNORED = (
-    "metadata",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-    "verbosity",
-)
-_MEDIA_PARTS = ("image_url", "input_image", "image", "input_audio", "audio", "video_url", "video", "file", "input_file")
+__all__ = ["chat_completions", "chat_request", "stream_options"]
 
 
 async def chat_completions(service: Service, request: Request, fields: Fields) -> Response:
     """Answer a conversation, at once or as a stream."""
-    name, wanted, stream, include_usage, work = await service.prepare(request, _prepared, service, fields)
+    name, wanted, stream, include_usage, writer, work = await service.prepare(request, _prepared, service, fields)
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
     if stream:
-        return await start_stream(service, request, work, _ChunkFormat(head, include_usage))
+        form = _ChunkFormat(head, include_usage, writer, fields.warnings)
+        return fields.warnings.put_into(await start_stream(service, request, work, form))
     replies, ticket = await collect_answers(service, request, work, wanted.choices)
-    return JsonResponse(_completion(head, replies, ticket, with_logprobs=wanted.options.get("logprobs") is not None))
+    with_logprobs = wanted.options.get("logprobs") is not None
+    body = _completion(head, replies, ticket, writer, with_logprobs=with_logprobs)
+    dones = [reply.answer.done for reply in replies]
+    return fields.warnings.put_into(JsonResponse({**body, **fields.warnings.body(dones)}))
 
 
-def _prepared(service: Service, fields: Fields) -> tuple[str, ChatRequest, bool, bool, Work]:
+def _prepared(service: Service, fields: Fields) -> tuple[str, ChatRequest, bool, bool, _CallWriter, Work]:
     name = service.model_name(fields)
     wanted = chat_request(service, fields)
     stream = fields.flag("stream", False)
     include_usage = stream_options(service, fields, stream)
+    writer = _CallWriter(wanted.tools_of_client, legacy=fields.any("functions") is not None)
     service.finish_fields(fields)
-    return name, wanted, stream, include_usage, chat_work(service.model, wanted, call_deltas=stream)
+    work = chat_work(service.model, wanted, call_deltas=stream and writer.writes_pieces)
+    return name, wanted, stream, include_usage, writer, work
 
 
 def chat_request(service: Service, fields: Fields) -> ChatRequest:
     """The conversation and how to answer it."""
+    strict = service.options.strict
     messages = fields.required("messages")
     if not isinstance(messages, list) or not messages:
         raise fields.wrong("messages", "a list that is not empty", messages)
-    check_text_only(messages)
-    options: dict[str, Any] = {
-        "stop": fields.strings("stop", 16),
-        "response_format": fields.mapping("response_format"),
-        "tool_choice": _tool_choice(fields),
-        "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
-        "max_thinking_tokens": fields.integer("max_thinking_tokens", 0),
-        "logprobs": _logprobs(fields),
-    }
-    limit = fields.integer("max_tokens", 1)
-    newer = fields.integer("max_completion_tokens", 1)
-    options["max_tokens"] = limit if newer is None else newer
+    history = read_chat_messages(messages, PartReader(fields.warnings, strict=strict), fields.warnings)
+    begun = history.finish(strict=strict)
+    _check_continuation(fields, begun)
+    tools = _tools(fields, strict)
     template_options = template_options_of(fields)
-    for name in ("functions", "function_call", "audio", "web_search_options"):
-        if fields.any(name) is not None:
-            raise unsupported(name, f"{name} is not supported by this server; for calls there are tools")
+    thinking, budget = thinking_of(service, fields, template_options)
     if fields.any("modalities", ["text"]) != ["text"]:
         raise unsupported("modalities", "this server reads and writes text only")
-    fields.ignore(*_IGNORED)
+    options: dict[str, Any] = {
+        "stop": stops_of(service, fields),
+        "response_format": form_of(fields),
+        "tool_choice": tools.choice,
+        "parallel_tool_calls": fields.flag("parallel_tool_calls", fields.any("functions") is None),
+        "max_thinking_tokens": budget,
+        "logprobs": _logprobs(fields),
+        "max_tokens": token_limit(fields, "max_completion_tokens", "max_tokens", "n_predict", "num_predict", low=1),
+    }
+    CHAT_RULES.apply(fields, strict=strict)
     return ChatRequest(
-        messages=messages,
-        tools=_tools(fields),
+        messages=history.messages,
+        tools=tools.functions or None,
         sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
-        thinking=_thinking(service, fields, template_options),
+        thinking=thinking,
         options=options,
         choices=fields.integer("n", 1, 16) or 1,
         preserve_thinking=template_options.pop("preserve_thinking", False) is True,
         later_system=service.options.later_system,
         template_options=template_options,
+        places=history.places,
+        begun=begun,
+        tools_of_client=tools,
     )
+
+
+def _check_continuation(fields: Fields, begun: bool) -> None:
+    """Peers' names for going on with the last message; here an answer at the end is always gone on with."""
+    goes_on = fields.flag("continue_final_message", begun)
+    new_turn = fields.flag("add_generation_prompt", not begun)
+    if goes_on and not begun:
+        raise ApiError(
+            400,
+            "continue_final_message needs a last message of the assistant that is not empty",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    if begun and not goes_on:
+        fields.warnings.add("continue_final_message is ignored: an answer at the end is gone on with")
+    if not begun and not new_turn:
+        fields.warnings.add("add_generation_prompt is ignored: the assistant's turn follows the last message")
 
 
 def stream_options(service: Service, fields: Fields, stream: bool) -> bool:
@@ -108,46 +128,25 @@ def stream_options(service: Service, fields: Fields, stream: bool) -> bool:
         return False
     if not stream:
         raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
-    inner = Fields(given, "stream_options.")
+    inner = fields.inner("stream_options")
     include = inner.flag("include_usage", False)
-    inner.ignore("include_obfuscation")
+    inner.ignore("include_obfuscation", "continuous_usage_stats")
     service.finish_fields(inner)
     return include
 
 
-def check_text_only(messages: list[Any]) -> None:
-    """ApiError for the first image, sound or file."""
-    for index, message in enumerate(messages):
-        content = message.get("content") if isinstance(message, dict) else None
-        for at, part in enumerate(content if isinstance(content, list) else []):
-            if isinstance(part, dict) and part.get("type") in _MEDIA_PARTS:
-                raise ApiError(
-                    400,
-                    f"part {at} is of type {part['type']!r}, but this model reads text only: no images, sound or files",
-                    param=f"messages[{index}].content[{at}]",
-                    code="unsupported_content",
-                )
-
-
-def _tools(fields: Fields) -> list[dict[str, Any]] | None:
-    tools = fields.items("tools")
-    for index, tool in enumerate(tools or ()):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise ApiError(
-                400,
-                f"tools[{index}] must be an object of type function with a name",
-                param=f"tools[{index}]",
-                code="invalid_value",
-            )
+def _tools(fields: Fields, strict: bool) -> RequestTools:
+    """The tools; `functions` and `function_call` are their older names."""
+    tools = RequestTools(fields.warnings, strict=strict)
+    tools.add_all("tools[{}]", fields.items("tools") or [])
+    functions = fields.items("functions") or []
+    tools.add_all("functions[{}]", [{"type": "function", "function": one} for one in functions])
+    older = fields.any("function_call")
+    if fields.any("tool_choice") is not None or older is None:
+        tools.choose(fields.any("tool_choice"))
+    else:
+        tools.choose({"type": "function", **older} if isinstance(older, dict) else older, "function_call")
     return tools
-
-
-def _tool_choice(fields: Fields) -> str | dict[str, Any] | None:
-    choice = fields.any("tool_choice")
-    if choice is not None and not isinstance(choice, (str, dict)):
-        raise fields.wrong("tool_choice", "a string or an object", choice)
-    return choice
 
 
 def _logprobs(fields: Fields) -> int | None:
@@ -158,17 +157,46 @@ def _logprobs(fields: Fields) -> int | None:
     return (top or 0) if wanted else None
 
 
-def _thinking(service: Service, fields: Fields, template_options: dict[str, Any]) -> bool | None:
-    effort = effort_of(fields, "reasoning_effort")
-    thinking = service.options.thinking if effort is None else effort != "none"
-    thinking = fields.flag("enable_thinking", thinking)
-    chosen = template_options.pop("enable_thinking", thinking)
-    if not isinstance(chosen, bool):
-        raise fields.wrong("chat_template_kwargs", "an object whose enable_thinking is true or false", chosen)
-    return chosen
+class _CallWriter:
+    """Writes calls as the client made its tools known: as functions, as custom tools, or as the older function_call."""
+
+    def __init__(self, tools: RequestTools | None, *, legacy: bool) -> None:
+        self._tools = tools
+        self._legacy = legacy
+
+    @property
+    def writes_pieces(self) -> bool:
+        """Whether pieces of calls can be streamed as they come."""
+        return not self._legacy
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a call is only written when it is complete, since its text is not that of its arguments."""
+        return self._tools is not None and self._tools.is_custom(name)
+
+    def entry(self, call: ToolCall) -> dict[str, Any]:
+        """The entry of tool_calls."""
+        if self._tools is None or not self._tools.is_custom(call.name):
+            return call.as_message_part()
+        return {
+            "id": call.id,
+            "type": "custom",
+            "custom": {"name": call.name, "input": self._tools.custom_input(call)},
+        }
+
+    def fields(self, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        """The fields of a message that makes these calls."""
+        if self._legacy:
+            return {"function_call": calls[0].as_message_part()["function"]}
+        return {"tool_calls": [self.entry(call) for call in calls]}
+
+    def finish_reason(self, reason: str) -> str:
+        """As the client knows it."""
+        return "function_call" if self._legacy and reason == "tool_calls" else reason
 
 
-def _completion(head: dict[str, Any], replies: list[Reply], ticket: Ticket, *, with_logprobs: bool) -> dict[str, Any]:
+def _completion(
+    head: dict[str, Any], replies: list[Reply], ticket: Ticket, writer: _CallWriter, *, with_logprobs: bool
+) -> dict[str, Any]:
     dones = [reply.answer.done for reply in replies]
     choices = []
     for index, reply in enumerate(replies):
@@ -178,12 +206,11 @@ def _completion(head: dict[str, Any], replies: list[Reply], ticket: Ticket, *, w
             message["reasoning_content"] = answer.reasoning
         if answer.tool_calls:
             message["content"] = answer.content or None
-            message["tool_calls"] = [call.as_message_part() for call in answer.tool_calls]
+            message |= writer.fields(answer.tool_calls)
         entries = [logprob_entry(item) for item in reply.logprobs] if with_logprobs else None
         logprobs = None if entries is None else {"content": entries, "refusal": None}
-        choices.append(
-            {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
-        )
+        reason = writer.finish_reason(answer.finish_reason)
+        choices.append({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason})
     return {
         **head,
         "object": "chat.completion",
@@ -197,9 +224,11 @@ def _completion(head: dict[str, Any], replies: list[Reply], ticket: Ticket, *, w
 class _ChunkFormat:
     """A stream of chat completion chunks."""
 
-    def __init__(self, head: dict[str, Any], include_usage: bool) -> None:
+    def __init__(self, head: dict[str, Any], include_usage: bool, writer: _CallWriter, warnings: Warnings) -> None:
         self._head = {**head, "object": "chat.completion.chunk", "system_fingerprint": None}
         self._include_usage = include_usage
+        self._writer = writer
+        self._warnings = warnings
         self._calls: dict[int, list[str]] = {}  # ids by choice
         self._started: set[int] = set()
         self._dones: list[Done] = []
@@ -212,10 +241,13 @@ class _ChunkFormat:
         yield from self._start(choice)
         if isinstance(event, Done):
             self._dones.append(event)
-            yield self._chunk(choice, {}, finish_reason=event.finish_reason)
+            yield self._chunk(choice, {}, done=event)
         elif isinstance(event, ToolCallDelta):
-            yield self._chunk(choice, {"tool_calls": [self._call_piece(choice, event)]})
-        elif not isinstance(event, ToolCallEvent):
+            if not self._writer.is_whole(event.name):
+                yield self._chunk(choice, {"tool_calls": [self._call_piece(choice, event)]})
+        elif isinstance(event, ToolCallEvent):
+            yield from self._whole_call(choice, event.call)
+        else:
             is_content = isinstance(event, ContentDelta)
             field = "content" if is_content else "reasoning_content"
             yield self._chunk(choice, {field: event.text}, logprobs=event.logprobs if is_content else ())
@@ -237,6 +269,15 @@ class _ChunkFormat:
         function = {"name": event.name, "arguments": event.arguments}
         return {"index": len(ids) - 1, "id": event.id, "type": "function", "function": function}
 
+    def _whole_call(self, choice: int, call: ToolCall) -> Iterator[bytes]:
+        """A call of which no pieces were written."""
+        ids = self._calls.setdefault(choice, [])
+        if not self._writer.writes_pieces:
+            yield self._chunk(choice, self._writer.fields([call]))
+        elif call.id not in ids:
+            ids.append(call.id)
+            yield self._chunk(choice, {"tool_calls": [{"index": len(ids) - 1, **self._writer.entry(call)}]})
+
     def _start(self, choice: int) -> Iterator[bytes]:
         if choice not in self._started:
             self._started.add(choice)
@@ -247,12 +288,13 @@ class _ChunkFormat:
         choice: int,
         delta: dict[str, Any],
         *,
-        finish_reason: str | None = None,
+        done: Done | None = None,
         logprobs: tuple[TokenLogprob, ...] = (),
     ) -> bytes:
+        reason = None if done is None else self._writer.finish_reason(done.finish_reason)
         entries = {"content": [logprob_entry(item) for item in logprobs], "refusal": None} if logprobs else None
-        one = {"index": choice, "delta": delta, "logprobs": entries, "finish_reason": finish_reason}
-        body = {**self._head, "choices": [one]}
+        one = {"index": choice, "delta": delta, "logprobs": entries, "finish_reason": reason}
+        body = {**self._head, "choices": [one], **({} if done is None else self._warnings.body([done]))}
         if self._include_usage:
             body["usage"] = None
         return sse(body)

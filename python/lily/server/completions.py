@@ -14,12 +14,15 @@ from lily.chat import ContentDelta, Done, TokenLogprob
 from lily.chat.events import Event
 from lily.errors import ContextOverflowError
 from lily.server.chat_completions import stream_options
+from lily.server.context_errors import too_long
 from lily.server.delivery import collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
-from lily.server.openai_fields import sampling_of, timings_body, usage_body
+from lily.server.openai_fields import form_of, sampling_of, stops_of, timings_body, token_limit, usage_body
+from lily.server.request_rules import COMPLETION_RULES
+from lily.server.request_warnings import Warnings
 from lily.server.service import Service
 from lily.server.turns import RawRequest, encoded, raw_work
 
@@ -40,9 +43,8 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
     }
     work = raw_work(service.model, requests)
     if stream:
-        return await start_stream(
-            service, request, work, _TextFormat(head, prefixes, include_usage, requests[0].choices)
-        )
+        form = _TextFormat(head, prefixes, include_usage, requests[0].choices, fields.warnings)
+        return fields.warnings.put_into(await start_stream(service, request, work, form))
     replies, ticket = await collect_answers(service, request, work, len(prefixes))
     dones = [reply.answer.done for reply in replies]
     choices = [
@@ -50,7 +52,8 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
         for index, reply in enumerate(replies)
     ]
     timings = timings_body(dones, ticket.queue_seconds)
-    return JsonResponse({**head, "choices": choices, "usage": _usage(dones, requests[0].choices), "timings": timings})
+    body = {**head, "choices": choices, "usage": _usage(dones, requests[0].choices), "timings": timings}
+    return fields.warnings.put_into(JsonResponse({**body, **fields.warnings.body(dones)}))
 
 
 def _prepared(service: Service, fields: Fields) -> tuple[str, bool, bool, list[RawRequest], list[str]]:
@@ -71,14 +74,15 @@ def _requests(service: Service, fields: Fields) -> list[RawRequest]:
     count = fields.integer("n", 1, 16) or 1
     if (fields.integer("best_of", 1, 16) or count) != count:
         raise unsupported("best_of", "best_of other than n is not supported")
-    if fields.any("suffix"):
-        raise unsupported("suffix", "suffix is not supported")
+    if form_of(fields) is not None:
+        raise unsupported("response_format", "a form of the answer needs /v1/chat/completions")
     sampling = sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size)
-    limit = fields.integer("max_tokens", 1)
-    stop = fields.strings("stop", 16)
+    name = fields.take("max_tokens", "max_completion_tokens", "n_predict", "num_predict")
+    limit = token_limit(fields, name, low=1)
+    stop = stops_of(service, fields)
     logprobs = fields.integer("logprobs", 0, 20)
-    fields.ignore("user")
-    most = limit or _DEFAULT_MAX_TOKENS
+    COMPLETION_RULES.apply(fields, strict=service.options.strict)
+    most = _DEFAULT_MAX_TOKENS if fields.any(name) is None else limit
     return [RawRequest(ids, sampling, most, stop, logprobs, choices=count) for ids in prompts]
 
 
@@ -101,7 +105,7 @@ def _ids(service: Service, prompt: str | list[int]) -> list[int]:
     try:
         ids = encoded(service.model, prompt) if isinstance(prompt, str) else prompt
     except ContextOverflowError as error:
-        raise ApiError(400, str(error), param="prompt", code="context_length_exceeded") from error
+        raise too_long(str(error), "prompt") from error
     if not ids:
         raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")
     vocabulary = service.model.sampled_vocab_size
@@ -110,8 +114,7 @@ def _ids(service: Service, prompt: str | list[int]) -> list[int]:
         raise ApiError(400, f"prompt holds {wrong}, which is no token id", param="prompt", code="invalid_value")
     most = service.model.max_context
     if len(ids) >= most:
-        message = f"the prompt has {len(ids)} tokens, but the context holds {most}"
-        raise ApiError(400, message, param="prompt", code="context_length_exceeded")
+        raise too_long(f"the prompt has {len(ids)} tokens and the maximum context is {most}", "prompt")
     return ids
 
 
@@ -137,11 +140,14 @@ def _choice(index: int, text: str, finish_reason: str | None, logprobs: list[Tok
 class _TextFormat:
     """A stream of text completion chunks."""
 
-    def __init__(self, head: dict[str, Any], prefixes: list[str], include_usage: bool, count: int) -> None:
+    def __init__(
+        self, head: dict[str, Any], prefixes: list[str], include_usage: bool, count: int, warnings: Warnings
+    ) -> None:
         self._head = head
         self._prefixes = list(prefixes)
         self._include_usage = include_usage
         self._count = count  # choices of each prompt
+        self._warnings = warnings
         self._dones: list[Done] = []
 
     def begin(self, prefill: PrefillProgress | None) -> Iterator[bytes]:
@@ -152,7 +158,7 @@ class _TextFormat:
         prefix, self._prefixes[choice] = self._prefixes[choice], ""
         if isinstance(event, Done):
             self._dones.append(event)
-            yield self._chunk(_choice(choice, prefix, event.finish_reason, []))
+            yield self._chunk(_choice(choice, prefix, event.finish_reason, []), **self._warnings.body([event]))
         elif isinstance(event, ContentDelta):
             yield self._chunk(_choice(choice, prefix + event.text, None, list(event.logprobs)))
 
@@ -165,8 +171,8 @@ class _TextFormat:
     def error(self, error: ApiError) -> bytes:
         return sse(openai_body(error))
 
-    def _chunk(self, choice: dict[str, Any]) -> bytes:
-        body = {**self._head, "choices": [choice]}
+    def _chunk(self, choice: dict[str, Any], **more: Any) -> bytes:
+        body = {**self._head, "choices": [choice], **more}
         if self._include_usage:
             body["usage"] = None
         return sse(body)

@@ -87,6 +87,8 @@ class Endpoint:
         """The body's JSON value; the client is watched from here on."""
         data = await read_body(request.receive, request.headers, call.charge, self._service.options)
         call.watch(request.receive)
+        if not data:
+            return {}
         try:
             if len(data) <= _PARSED_AT_ONCE:
                 return _parsed(data, call.charge, lambda: None)

@@ -54,6 +54,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        anthropic_message: str | None = None,
     ) -> None:
         message = message if len(message) <= _LONGEST_TOLD else f"{message[: _LONGEST_TOLD - 3]}..."
         super().__init__(message)
@@ -61,6 +62,7 @@ class ApiError(Exception):
         self.message = message
         self.param = None if param is None else param[:_LONGEST_LOGGED]
         self.code = code
+        self.anthropic_message = anthropic_message  #: where clients of that API know an error by other words
         self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
 
 
@@ -79,7 +81,7 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     """The body of Anthropic's errors; their messages begin with the parameter's name."""
     kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     named = error.param is None or error.message.startswith(error.param)
-    message = error.message if named else f"{error.param}: {error.message}"
+    message = error.anthropic_message or (error.message if named else f"{error.param}: {error.message}")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
@@ -94,11 +96,15 @@ def as_api_error(
         return error
     text = str(error)[:_LONGEST_TOLD]
     if isinstance(error, ContextOverflowError):
-        return ApiError(400, text, param="messages", code="context_length_exceeded")
+        from lily.server.context_errors import too_long
+
+        return too_long(text)
     if isinstance(error, MemoryLimitError):
         return ApiError(413, text, code="memory_limit_exceeded")
     if isinstance(error, TemplateError):
         return _template_error(text, places)
+    if isinstance(error, RecursionError):
+        return ApiError(400, "the request is nested too deeply", code="invalid_value")
     if isinstance(error, (InvalidArgumentError, MissingExtraError)):
         field = _FIELD.search(text)
         if field is not None and field[1].startswith("response_format") and format_field != "response_format":

@@ -1,4 +1,4 @@
-"""Takes the fields of a request's body one by one, checked; what is left over is unknown."""
+"""Takes the fields of a request's body one by one, checked; what is left over is ignored with a warning, or refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lily.server.errors import ApiError
+from lily.server.request_warnings import Warnings
 
 __all__ = ["Fields"]
 
@@ -14,14 +15,30 @@ _LONGEST_STRING = 1024  # characters of a string that ends an answer: each token
 
 
 class Fields:
-    """The fields of a JSON object. null stands for a field that is not given."""
+    """The fields of a JSON object. null stands for a field that is not given.
 
-    def __init__(self, body: Any, where: str = "") -> None:
+    Attributes
+    ----------
+    warnings : Warnings
+        Of the whole request.
+    """
+
+    def __init__(self, body: Any, where: str = "", warnings: Warnings | None = None) -> None:
         if not isinstance(body, Mapping):
             raise ApiError(400, "the body must be a JSON object" if not where else f"{where} must be an object")
         self._body: Mapping[str, Any] = body
         self._where = where
         self._known: set[str] = set()
+        self.warnings = Warnings() if warnings is None else warnings
+
+    def inner(self, name: str) -> Fields:
+        """The fields of an object in a field; none of them if it is not given."""
+        return Fields(self.mapping(name) or {}, f"{self._where}{name}.", self.warnings)
+
+    def take(self, *names: str) -> str:
+        """The first of several names of one field that is given; all of them are known."""
+        self._known.update(names)
+        return next((name for name in names if self._body.get(name) is not None), names[0])
 
     def any(self, name: str, default: Any = None) -> Any:
         """The value as it is."""
@@ -55,6 +72,8 @@ class Fields:
         value = self.any(name)
         if value is None:
             return None
+        if isinstance(value, float) and value.is_integer():  # as some languages write them
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             limits = f"of at least {low}" if high > 1 << 62 else f"from {low} to {high}"
             raise self.wrong(name, f"an integer {limits}", value)
@@ -87,11 +106,12 @@ class Fields:
         return value
 
     def strings(self, name: str, most: int) -> tuple[str, ...]:
-        """A string, or a list of up to `most`, none of them empty."""
+        """A string, or a list of up to `most`; empty ones are left out."""
         value = self.any(name, [])
         strings = [value] if isinstance(value, str) else value
-        if not isinstance(strings, list) or not all(isinstance(one, str) and one for one in strings):
-            raise self.wrong(name, "a string or a list of strings that are not empty", value)
+        if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):
+            raise self.wrong(name, "a string or a list of strings", value)
+        strings = [one for one in strings if one]
         if len(strings) > most:
             raise self.wrong(name, f"at most {most} strings", value)
         if any(len(one) > _LONGEST_STRING for one in strings):
@@ -102,13 +122,30 @@ class Fields:
         """Fields that the API has and that change nothing here."""
         self._known.update(names)
 
-    def refuse_unknown(self) -> None:
-        """ApiError for the first field that was neither taken nor ignored."""
+    def ignore_warned(self, fields: Mapping[str, str]) -> None:
+        """Fields that this server cannot heed, with what that means; each that is given gets a warning."""
+        self._known.update(fields)
+        for name, meaning in fields.items():
+            if self._body.get(name):
+                self.warnings.add(f"{self._where}{name} is ignored: {meaning}")
+
+    def refuse(self, fields: Mapping[str, str]) -> None:
+        """ApiError for the first of these fields that is given: to ignore it would change what the answer means."""
+        self._known.update(fields)
+        for name, reason in fields.items():
+            if self._body.get(name):
+                raise ApiError(400, f"{self._where}{name}: {reason}", param=name, code="unsupported_parameter")
+
+    def finish(self, *, strict: bool) -> None:
+        """What was neither taken nor ignored gets a warning; with `strict`, the first one an ApiError."""
         for name in self._body:
-            if name not in self._known:
+            if name in self._known:
+                continue
+            if strict:
                 raise ApiError(
                     400, f"Unknown parameter: '{self._where}{name}'.", param=name[:200], code="unknown_parameter"
                 )
+            self.warnings.add(f"{self._where}{name[:80]} is ignored: this server does not know it")
 
     def wrong(self, name: str, expected: str, value: object) -> ApiError:
         """The error for a value of the wrong kind."""

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lily.server.desktop_origins import is_desktop_origin
 from lily.server.errors import ApiError
 from lily.server.options import ServerOptions
 from lily.server.refusal import refuse
@@ -68,8 +69,13 @@ class Gate:
         cross_site = headers.get("sec-fetch-site", "").strip().lower() == "cross-site"
         if (origin is None and not cross_site) or origin in allowed or "*" in allowed:
             return
-        message = "requests from web pages of this origin are not allowed (option --cors-origin)"
-        raise ApiError(403, message, code="origin_not_allowed")
+        if origin is None or not is_desktop_origin(origin):
+            message = "requests from web pages of this origin are not allowed (option --cors-origin)"
+            raise ApiError(403, message, code="origin_not_allowed")
+        if not self._options.allow_desktop:
+            shown = origin[:100].encode("ascii", "replace").decode()
+            message = f"requests of desktop applications ({shown}) are not allowed (option --allow-desktop)"
+            raise ApiError(403, message, code="origin_not_allowed")
 
 
 def check_key(request: Request, options: ServerOptions) -> None:

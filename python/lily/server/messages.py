@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,6 @@ from lily.chat import (
     ToolCallDelta,
     ToolCallEvent,
     Usage,
-    normalize_messages,
 )
 from lily.chat.events import Event
 from lily.server.anthropic_request import anthropic_chat_request
@@ -27,47 +27,51 @@ from lily.server.engine import PrefillProgress, Work
 from lily.server.errors import ApiError, anthropic_body
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
+from lily.server.openai_fields import token_limit
+from lily.server.request_warnings import Warnings
 from lily.server.service import Service
-from lily.server.turns import chat_work, errors_at, refuse_oversized
+from lily.server.turns import chat_work, prompt_length
 
 __all__ = ["count_tokens", "messages"]
 
 
 async def messages(service: Service, request: Request, fields: Fields) -> Response:
     """Answer a conversation, at once or as a stream."""
-    name, stream, work = await service.prepare(request, _prepared, service, fields)
+    name, work, stream = await service.prepare(request, _prepared, service, fields)
     head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": name}
     if stream:
-        return await start_stream(service, request, work, _MessageFormat(head))
+        form = _MessageFormat(head, fields.warnings)
+        return fields.warnings.put_into(await start_stream(service, request, work, form))
     replies, _ = await collect_answers(service, request, work, 1)
     answer = replies[0].answer
     end = {**_end(answer.done), "usage": _usage(answer.done.usage)}
-    return JsonResponse({**head, "content": _blocks(answer), **end})
+    body = {**head, "content": _blocks(answer), **end, **fields.warnings.body([answer.done])}
+    return fields.warnings.put_into(JsonResponse(body))
 
 
-def _prepared(service: Service, fields: Fields) -> tuple[str, bool, Work]:
+def _prepared(service: Service, fields: Fields) -> tuple[str, Work, bool]:
     name = service.model_name(fields)
     fields.required("max_tokens")
     wanted = anthropic_chat_request(service, fields)
-    options = {**wanted.options, "max_tokens": fields.integer("max_tokens", 1)}
+    options = {**wanted.options, "max_tokens": token_limit(fields, "max_tokens", low=1)}
     stream = fields.flag("stream", False)
     service.finish_fields(fields)
-    return name, stream, chat_work(service.model, dataclasses.replace(wanted, options=options), call_deltas=stream)
+    work = chat_work(service.model, dataclasses.replace(wanted, options=options), call_deltas=stream)
+    return name, work, stream
 
 
 async def count_tokens(service: Service, request: Request, fields: Fields) -> Response:
     """The tokens of the prompt that a conversation makes."""
-    return JsonResponse({"input_tokens": await service.prepare(request, _counted, service, fields)})
 
+    def counted() -> int:
+        service.model_name(fields)
+        wanted = anthropic_chat_request(service, fields)
+        fields.ignore("max_tokens", "stream")  # some clients count with the body that they are going to send
+        service.finish_fields(fields)
+        return prompt_length(service.model, wanted)
 
-def _counted(service: Service, fields: Fields) -> int:
-    service.model_name(fields)
-    wanted = anthropic_chat_request(service, fields)
-    service.finish_fields(fields)
-    with errors_at(wanted.places):
-        refuse_oversized(service.model, wanted)
-        normal = normalize_messages(wanted.messages, later_system=wanted.later_system)
-        return len(service.model.render_chat(normal, tools=wanted.tools, enable_thinking=wanted.thinking))
+    count = await service.prepare(request, counted)
+    return fields.warnings.put_into(JsonResponse({"input_tokens": count, **fields.warnings.body()}))
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -77,6 +81,11 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "output_tokens": usage.completion_tokens,
     }
+
+
+def _signature(thinking: str) -> str:
+    """What clients keep beside the thinking; they want one, and nobody here asks for it again."""
+    return hashlib.blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
 
 
 def _end(done: Done) -> dict[str, Any]:
@@ -93,7 +102,7 @@ def _call_block(call: ToolCall) -> dict[str, Any]:
 def _blocks(answer: Answer) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if answer.reasoning:
-        blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+        blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": _signature(answer.reasoning)})
     if answer.content:
         blocks.append({"type": "text", "text": answer.content})
     return blocks + [_call_block(call) for call in answer.tool_calls]
@@ -102,8 +111,10 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
 class _MessageFormat:
     """A stream of one message; its blocks follow one another."""
 
-    def __init__(self, head: dict[str, Any]) -> None:
+    def __init__(self, head: dict[str, Any], warnings: Warnings) -> None:
         self._head = head
+        self._warnings = warnings
+        self._thinking = ""
         self._index = -1
         self._open: str | None = None
 
@@ -116,7 +127,8 @@ class _MessageFormat:
         del choice
         if isinstance(event, Done):
             yield from self._close()
-            yield _event("message_delta", delta=_end(event), usage=_usage(event.usage))
+            more = self._warnings.body([event])
+            yield _event("message_delta", delta=_end(event), usage=_usage(event.usage), **more)
         elif isinstance(event, ToolCallDelta):
             block = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
             yield from self._start(event.id, block)
@@ -125,6 +137,7 @@ class _MessageFormat:
             yield from self._close()
         elif isinstance(event, ReasoningDelta):
             yield from self._start("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            self._thinking += event.text
             yield self._delta({"type": "thinking_delta", "thinking": event.text})
         else:
             yield from self._start("text", {"type": "text", "text": ""})
@@ -150,6 +163,9 @@ class _MessageFormat:
 
     def _close(self) -> Iterator[bytes]:
         if self._open is not None:
+            if self._open == "thinking":
+                yield self._delta({"type": "signature_delta", "signature": _signature(self._thinking)})
+                self._thinking = ""
             self._open = None
             yield _event("content_block_stop", index=self._index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from lily.chat import Done, TokenLogprob
@@ -10,22 +11,26 @@ from lily.errors import InvalidArgumentError
 from lily.sampling import Sampling
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
+from lily.server.service import Service
 from lily.text import checked_variables
 
 __all__ = [
     "INF",
-    "effort_of",
+    "form_of",
     "logprob_entry",
     "sampling_of",
+    "stops_of",
     "template_options_of",
+    "thinking_of",
     "timings_body",
+    "token_limit",
     "top_p_of",
     "usage_body",
 ]
 
 INF = float("inf")
 _LEAST_TOP_P = 1e-9
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_OFF = ("none", "off", "disabled", "disable", "false", "no", "0")
 
 
 def sampling_of(fields: Fields, default: Sampling, vocabulary: int) -> Sampling:
@@ -37,7 +42,7 @@ def sampling_of(fields: Fields, default: Sampling, vocabulary: int) -> Sampling:
         "min_p": fields.number("min_p", 0, 1),
         "presence_penalty": fields.number("presence_penalty", -2, 2),
         "frequency_penalty": fields.number("frequency_penalty", -2, 2),
-        "repetition_penalty": fields.number("repetition_penalty", 0.01, 100),
+        "repetition_penalty": fields.number(fields.take("repetition_penalty", "repeat_penalty"), 0.01, 100),
         "seed": fields.integer("seed", -(1 << 63)),
         "logit_bias": _logit_bias(fields, vocabulary),
     }
@@ -82,12 +87,87 @@ def template_options_of(fields: Fields) -> dict[str, Any]:
         raise ApiError(400, message, param="chat_template_kwargs", code="invalid_value") from error
 
 
-def effort_of(fields: Fields, name: str) -> str | None:
-    """How much to think. This model thinks or does not; all efforts but "none" are the same to it."""
-    effort = fields.text(name)
-    if effort is not None and effort not in _EFFORTS:
-        raise fields.wrong(name, f"one of {', '.join(_EFFORTS)}", effort)
-    return effort
+def token_limit(fields: Fields, *names: str, low: int = 0) -> int | None:
+    """A number of tokens, by whichever of its names; -1 stands for no limit."""
+    name = fields.take(*names)
+    value = fields.integer(name, -2)
+    if value is None or value < 0:
+        return None
+    return fields.integer(name, low)
+
+
+def thinking_of(service: Service, fields: Fields, template_options: dict[str, Any]) -> tuple[bool, int | None]:
+    """Whether to think, and at most how many tokens.
+
+    This model thinks or does not: all efforts but "none" are the same to it. Peers have other names for the same
+    switch: `enable_thinking`, `thinking`, `think`, and `reasoning` with `effort`, `enabled` or `max_tokens`.
+    """
+    budget = token_limit(fields, "max_thinking_tokens", "thinking_budget", "thinking_budget_tokens", "reasoning_budget")
+    chosen: bool | None = None
+    for name in ("enable_thinking", "thinking", "think", "reasoning", "reasoning_effort"):
+        value = fields.any(name)
+        switch = _switch(value)
+        chosen = switch if chosen is None else chosen
+        if isinstance(value, dict):
+            budget = budget if budget is not None else _budget(Fields(value, f"{name}."))
+    chosen = service.options.thinking if chosen is None else chosen
+    chosen = template_options.pop("enable_thinking", chosen)
+    if not isinstance(chosen, bool):
+        raise fields.wrong("chat_template_kwargs", "an object whose enable_thinking is true or false", chosen)
+    return chosen, budget
+
+
+def _switch(value: Any) -> bool | None:
+    """What a value says about thinking, if anything."""
+    if isinstance(value, dict):
+        given = (_switch(value.get(name)) for name in ("enabled", "type", "effort"))
+        return next((one for one in given if one is not None), None)
+    if isinstance(value, str):
+        return value.lower() not in _OFF if value else None
+    return None if value is None else bool(value)
+
+
+def _budget(fields: Fields) -> int | None:
+    return token_limit(fields, "max_tokens", "budget_tokens")
+
+
+def form_of(fields: Fields) -> dict[str, Any] | None:
+    """The form of the answer: `response_format`, or what peers call it."""
+    form = fields.mapping("response_format")
+    if form is not None and form.get("type") == "json_object" and isinstance(form.get("schema"), dict):
+        form = {"type": "json_schema", "schema": form["schema"]}
+    inner = fields.inner("structured_outputs")
+    inner.refuse({"grammar": "give it as response_format: {type: grammar, grammar: ...} in Lark's form"})
+    for holder, name in ((fields, "guided_json"), (fields, "json_schema"), (fields, "format"), (inner, "json")):
+        schema = holder.any(name)
+        if form is None and isinstance(schema, dict):
+            form = {"type": "json_schema", "schema": schema}
+        elif form is None and schema == "json":
+            form = {"type": "json_object"}
+        elif form is None and schema is not None:
+            raise holder.wrong(name, "a JSON schema", schema)
+    for holder, regex_name, choice_name in ((fields, "guided_regex", "guided_choice"), (inner, "regex", "choice")):
+        regex, choices = holder.text(regex_name), holder.strings(choice_name, 1024)
+        if form is None and (regex or choices):
+            form = {"type": "regex", "regex": regex or "|".join(map(re.escape, choices))}
+    return form
+
+
+def stops_of(service: Service, fields: Fields) -> tuple[str, ...]:
+    """Strings that end the answer; ids of tokens that do are taken as their texts."""
+    stops = fields.strings("stop", 16)
+    model = service.model
+    for token in fields.items("stop_token_ids") or []:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < model.sampled_vocab_size:
+            raise fields.wrong("stop_token_ids", f"a list of token ids below {model.sampled_vocab_size}", token)
+        text = model.tokenizer.decode([token])
+        if token in model.stop_tokens or not text:
+            continue
+        if model.tokenizer.is_special(token) or "\ufffd" in text:
+            fields.warnings.add(f"stop_token_ids: {token} is ignored, since it is no text")
+        elif text not in stops:
+            stops = (*stops, text)
+    return stops
 
 
 def usage_body(dones: list[Done]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ __all__ = ["openapi"]
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 1}
+_LIMIT: dict[str, Any] = {"type": "integer", "anyOf": [{"minimum": 1}, {"const": -1}]}
 _FLAG: dict[str, Any] = {"type": "boolean"}
 _OBJECT: dict[str, Any] = {"type": "object"}
 _OBJECTS: dict[str, Any] = {"type": "array", "items": _OBJECT}
@@ -46,14 +47,34 @@ def _paths() -> dict[str, Any]:
         "/v1/chat/completions": _post("Answers a conversation.", _chat_body(), streams=True),
         "/v1/completions": _post("Continues prompts.", _completion_body(), streams=True),
         "/v1/responses": _post("Answers a conversation.", _responses_body(), streams=True),
+        "/v1/responses/input_tokens": _post("Counts tokens.", _responses_body()),
+        **_stored_responses(),
         "/v1/messages": _post("Answers a conversation.", _messages_body("max_tokens"), streams=True, error="Anthropic"),
         "/v1/messages/count_tokens": _post("Counts tokens.", _messages_body(), error="Anthropic"),
         "/tokenize": _post("Ids of a text.", _body(["prompt"], prompt=_TEXT, parse_special=_FLAG)),
         "/detokenize": _post("Text of ids.", _body(["tokens"], tokens=_IDS)),
         "/v1/models": _get("Names of the model."),
         "/v1/models/{name}": {**_get("One name of the model."), "parameters": [one_model]},
+        "/": _get("Whether the server is up."),
         "/health": _get("Whether the server is up."),
         "/metrics": _get("Counters.", "text/plain"),
+    }
+
+
+def _stored_responses() -> dict[str, Any]:
+    """The paths of the responses that the server keeps."""
+    path = "/v1/responses/{response_id}"
+    named = {"parameters": [{"name": "response_id", "in": "path", "required": True, "schema": _TEXT}]}
+    query = [
+        {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 100}},
+        {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}},
+        {"name": "after", "in": "query", "schema": _TEXT},
+    ]
+    deletion = {"delete": _get("Forgets a response.")["get"]}
+    return {
+        path: {**_get("A response that is kept."), **deletion, **named},
+        f"{path}/input_items": {**_get("The items of its request."), "parameters": [*named["parameters"], *query]},
+        f"{path}/cancel": {**_post("Cancels nothing: a response that is kept is complete.", _OBJECT), **named},
     }
 
 
@@ -67,6 +88,7 @@ def _sampling() -> dict[str, Any]:
         "presence_penalty": penalty,
         "frequency_penalty": penalty,
         "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
+        "stop_token_ids": _IDS,
         "logit_bias": {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
         "seed": {"type": "integer"},
     }
@@ -78,7 +100,7 @@ def _chat_body() -> dict[str, Any]:
         "role": role,
         "content": _PARTS,
         "tool_calls": _OBJECTS,
-        "tool_call_id": _TEXT,
+        "tool_call_id": {"type": ["string", "null"]},
         "reasoning_content": _TEXT,
     }
     message = {"type": "object", "properties": fields, "required": ["role"]}
@@ -92,14 +114,16 @@ def _chat_body() -> dict[str, Any]:
         response_format=_OBJECT,
         stream=_FLAG,
         stream_options=_OBJECT,
-        max_tokens=_COUNT,
-        max_completion_tokens=_COUNT,
-        max_thinking_tokens={"type": "integer", "minimum": 0},
+        max_tokens=_LIMIT,
+        max_completion_tokens=_LIMIT,
+        max_thinking_tokens={"type": "integer", "minimum": -1},
         n={"type": "integer", "minimum": 1, "maximum": 16},
         stop=_STRINGS,
         logprobs=_FLAG,
         top_logprobs={"type": "integer", "minimum": 0, "maximum": 20},
         reasoning_effort=_TEXT,
+        enable_thinking=_FLAG,
+        continue_final_message=_FLAG,
         chat_template_kwargs=_OBJECT,
         **_sampling(),
     )
@@ -124,9 +148,10 @@ def _completion_body() -> dict[str, Any]:
 
 def _responses_body() -> dict[str, Any]:
     return _body(
-        ["input"],
+        [],
         model=_TEXT,
         input=_PARTS,
+        previous_response_id={"type": ["string", "null"]},
         instructions=_TEXT,
         tools=_OBJECTS,
         tool_choice={"oneOf": [_TEXT, _OBJECT]},
@@ -145,7 +170,7 @@ def _responses_body() -> dict[str, Any]:
 
 
 def _messages_body(*required: str) -> dict[str, Any]:
-    fields = {"role": {"enum": ["user", "assistant"]}, "content": _PARTS}
+    fields = {"role": {"enum": ["user", "assistant", "system"]}, "content": _PARTS}
     message = {"type": "object", "properties": fields, "required": ["role", "content"]}
     limit = {"max_tokens": _COUNT, "stream": _FLAG, "stop_sequences": {"type": "array", "items": _TEXT}}
     return _body(
@@ -156,7 +181,8 @@ def _messages_body(*required: str) -> dict[str, Any]:
         tools=_OBJECTS,
         tool_choice=_OBJECT,
         thinking=_OBJECT,
-        temperature=_SHARE,
+        output_config=_OBJECT,
+        temperature={"type": "number", "minimum": 0},
         top_p=_SHARE,
         top_k={"type": "integer", "minimum": 0},
         **(limit if required else {}),
@@ -182,7 +208,7 @@ def _post(summary: str, body: dict[str, Any], *, streams: bool = False, error: s
 def _get(summary: str, kind: str = "application/json") -> dict[str, Any]:
     content = {kind: {"schema": _OBJECT if kind == "application/json" else _TEXT}}
     responses = {"200": {"description": "The answer.", "content": content}}
-    codes = ("401", "403", "404")
+    codes = ("400", "401", "403", "404")
     return {
         "get": {"summary": summary, "responses": responses | {one: _error(_STATUSES[one], "OpenAI") for one in codes}}
     }
@@ -192,7 +218,7 @@ _STATUSES = {
     "400": "The request is not valid; the error names the parameter.",
     "401": "The key is missing or wrong.",
     "403": "Web pages of this origin may not call.",
-    "404": "There is no such model.",
+    "404": "There is no such model or response.",
     "413": "The body is too long, or the prompt needs too much memory.",
     "429": "Too many requests wait.",
     "503": "The server is shutting down.",

@@ -62,10 +62,14 @@ class ServerOptions:
         A stream that has nothing to say sends a comment that often.
     thinking : bool
         Whether chat completions and responses think where the request says nothing about it.
-    later_system : {"refuse", "convert"}
-        What becomes of system messages within a conversation: a 400, or a user message.
-    unknown_fields : {"refuse", "ignore"}
-        What becomes of fields that the API does not have: a 400 as from the real APIs, or nothing.
+    strict : bool
+        Refuse what is otherwise ignored with a warning or converted: fields that the API does not have, tools that run
+        elsewhere, system messages within a conversation, parts of messages that the model cannot read.
+    any_model : bool, optional
+        Answer whatever model a request names; else other names get 404. None: as `serve` decides, which allows it where
+        only this machine can connect.
+    allow_desktop : bool
+        Allow the origins of desktop shells (``app://``, ``tauri://``, ``vscode-webview://``, ``file://`` and so on).
     """
 
     names: tuple[str, ...] = ()
@@ -83,8 +87,14 @@ class ServerOptions:
     shutdown_seconds: float = 10.0
     keep_alive_seconds: float = 5.0
     thinking: bool = True
-    later_system: Literal["refuse", "convert"] = "refuse"
-    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    strict: bool = False
+    any_model: bool | None = None
+    allow_desktop: bool = False
+
+    @property
+    def later_system(self) -> Literal["refuse", "convert"]:
+        """What becomes of system messages within a conversation: a 400, or a user message."""
+        return "refuse" if self.strict else "convert"
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

@@ -1,218 +1,139 @@
-"""The input of OpenAI's Responses API as a conversation in the form of chat completions."""
+"""A request of OpenAI's Responses API: the conversation in the form of chat completions, and how to answer it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lily.chat.grammars import check_response_format
 from lily.errors import InvalidArgumentError
-from lily.server.errors import ApiError, as_api_error, unsupported
+from lily.server.content_parts import PartReader
+from lily.server.errors import as_api_error, unsupported
 from lily.server.fields import Fields
-from lily.server.openai_fields import effort_of, sampling_of, template_options_of
+from lily.server.openai_fields import form_of, sampling_of, stops_of, template_options_of, thinking_of, token_limit
+from lily.server.request_rules import RESPONSES_RULES
+from lily.server.response_store import ResponseStore
+from lily.server.responses_history import ResponsesReader
 from lily.server.service import Service
+from lily.server.tool_definitions import RequestTools
 from lily.server.turns import ChatRequest
 
-__all__ = ["responses_chat_request"]
+__all__ = ["WITH_SEALED_REASONING", "input_items", "responses_chat_request"]
 
-_IGNORED = (
-    "max_tool_calls",
-    "metadata",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-)
-_STATEFUL = {
-    "previous_response_id": "this server keeps no responses; send the earlier items in input",
-    "conversation": "this server keeps no conversations; send the earlier items in input",
-    "background": "responses in the background are not supported; use stream",
-    "prompt": "stored prompts are not supported; send instructions and input",
-}
-_TEXT_PARTS = ("input_text", "output_text", "text")
-_INCLUDABLE = ("message.output_text.logprobs", "reasoning.encrypted_content")
+WITH_LOGPROBS = "message.output_text.logprobs"
+WITH_SEALED_REASONING = "reasoning.encrypted_content"
 
 
-def responses_chat_request(service: Service, fields: Fields) -> ChatRequest:
+def input_items(fields: Fields) -> list[Any]:
+    """The request's own items; a string is the user's message."""
+    given = fields.any("input")
+    if isinstance(given, str):
+        part = {"type": "input_text", "text": given}
+        return [{"type": "message", "role": "user", "content": [part]}]
+    if given is None and fields.any("previous_response_id") is None:
+        given = fields.required("input")
+    if given is not None and not isinstance(given, list):
+        raise fields.wrong("input", "a string or a list of items", given)
+    return given or []
+
+
+def responses_chat_request(service: Service, fields: Fields, store: ResponseStore, owner: str) -> ChatRequest:
     """The conversation, tools and options of a request, but for whether it streams."""
-    for name, remedy in _STATEFUL.items():
-        if fields.any(name):
-            raise unsupported(name, f"{name} is not supported: {remedy}")
-    if fields.any("truncation", "disabled") != "disabled":
-        raise unsupported("truncation", "only truncation 'disabled' is supported; leave out items that do not fit")
-    conversation = _Conversation(fields.text("instructions"))
-    conversation.read(fields.required("input"), fields)
-    include = fields.items("include") or []
-    if any(name not in _INCLUDABLE for name in include):
-        raise unsupported("include", f"include knows {', '.join(_INCLUDABLE)} here")
-    top = fields.integer("top_logprobs", 0, 20)
-    with_logprobs = _INCLUDABLE[0] in include or bool(top)
-    reasoning = Fields(fields.mapping("reasoning") or {}, "reasoning.")
-    effort = effort_of(reasoning, "effort")
+    strict = service.options.strict
+    tools = _tools(fields, strict)
+    reader = ResponsesReader(
+        PartReader(fields.warnings, strict=strict),
+        fields.warnings,
+        tools,
+        lambda name: store.item(name, owner),
+        strict=strict,
+    )
+    reader.add_system(fields.text("instructions"))
+    previous = fields.text("previous_response_id")
+    if previous is not None:
+        reader.read("previous_response_id", store.conversation(previous, owner))
+    items = input_items(fields)
+    reader.read("input", items)
+    history = reader.history
+    if not any(message["role"] != "system" for message in history.messages):
+        history.add("input", {"role": "user", "content": ""})  # an empty input: the instructions say what to do
+    begun = history.finish(strict=strict)
     template_options = template_options_of(fields)
-    thinking = template_options.pop("enable_thinking", service.options.thinking if effort is None else effort != "none")
-    if not isinstance(thinking, bool):
-        raise fields.wrong("chat_template_kwargs", "an object whose enable_thinking is true or false", thinking)
-    reasoning.ignore("summary", "generate_summary", "context")
-    service.finish_fields(reasoning)
-    fields.ignore(*_IGNORED)
+    thinking, budget = thinking_of(service, fields, template_options)
+    _check_reasoning(service, fields)
+    top, with_logprobs = _logprobs(fields)
+    if fields.integer("n", 1) not in (None, 1):
+        raise unsupported("n", "this API has one answer; use /v1/chat/completions for several")
+    if fields.any("truncation", "disabled") != "disabled":
+        if strict:
+            raise unsupported("truncation", "only truncation 'disabled' is supported; leave out items that do not fit")
+        fields.warnings.add("truncation is ignored: a conversation that does not fit is refused")
+    RESPONSES_RULES.apply(fields, strict=strict)
     return ChatRequest(
-        messages=conversation.messages,
-        tools=[_tool(f"tools[{at}]", tool) for at, tool in enumerate(fields.items("tools") or [])],
+        messages=history.messages,
+        tools=tools.functions,
         sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options={
-            "max_tokens": fields.integer("max_output_tokens", 1),
-            "max_thinking_tokens": fields.integer("max_thinking_tokens", 0),
-            "stop": fields.strings("stop", 16),
+            "max_tokens": token_limit(
+                fields, "max_output_tokens", "max_completion_tokens", "max_tokens", "n_predict", low=1
+            ),
+            "max_thinking_tokens": budget,
+            "stop": stops_of(service, fields),
             "response_format": _format(service, fields),
-            "tool_choice": _tool_choice(fields),
+            "tool_choice": tools.choice,
             "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
             "logprobs": (top or 0) if with_logprobs else None,
         },
         preserve_thinking=template_options.pop("preserve_thinking", False) is True,
         later_system=service.options.later_system,
         template_options=template_options,
-        places=conversation.places,
+        places=history.places,
         format_field="text.format",
+        begun=begun,
+        tools_of_client=tools,
     )
 
 
-class _Conversation:
-    """Collects messages; what one answer consists of (reasoning, text and calls) becomes one message again."""
-
-    def __init__(self, instructions: str | None) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.places: list[str] = []
-        self._answer: dict[str, Any] | None = None  # the assistant's message that may go on
-        if instructions:
-            self._add("instructions", {"role": "system", "content": instructions})
-
-    def read(self, given: Any, fields: Fields) -> None:
-        """Take the request's input."""
-        if isinstance(given, str):
-            self._add("input", {"role": "user", "content": given})
-            return
-        if not isinstance(given, list) or not given:
-            raise fields.wrong("input", "a string, or a list of items that is not empty", given)
-        for at, item in enumerate(given):
-            self._item(f"input[{at}]", item)
-
-    def _item(self, place: str, item: Any) -> None:
-        if not isinstance(item, dict):
-            raise _invalid(place, "must be an object")
-        kind = item.get("type", "message" if "role" in item else None)
-        if kind == "message":
-            self._message(place, item)
-        elif kind == "reasoning":
-            self._add_answer(place, "reasoning_content", _reasoning_text(place, item))
-        elif kind == "function_call":
-            name, arguments = item.get("name"), item.get("arguments", "")
-            if not isinstance(name, str) or not isinstance(arguments, str):
-                raise _invalid(place, "a function_call has a name and arguments, both strings")
-            call = {"id": item.get("call_id"), "type": "function", "function": {"name": name, "arguments": arguments}}
-            self._continued(place).setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
-            content = _text(f"{place}.output", item.get("output"))
-            self._add(place, {"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-        else:
-            raise unsupported(place, f"{place}: items of type {str(kind)[:80]!r} are not supported by this server")
-
-    def _message(self, place: str, item: dict[str, Any]) -> None:
-        content = _text(f"{place}.content", item.get("content"))
-        if item.get("role") == "assistant":
-            self._add_answer(place, "content", content)
-        else:
-            self._add(place, {"role": item.get("role"), "content": content})
-
-    def _add_answer(self, place: str, field: str, text: str) -> None:
-        answer = self._continued(place)
-        follows_calls = "tool_calls" in answer
-        if follows_calls or (field == "reasoning_content" and answer["content"]):
-            self._answer = None
-            answer = self._continued(place)
-        answer[field] = answer.get(field, "") + text
-
-    def _continued(self, place: str) -> dict[str, Any]:
-        if self._answer is None:
-            answer: dict[str, Any] = {"role": "assistant", "content": ""}
-            self._add(place, answer)
-            self._answer = answer
-        return self._answer
-
-    def _add(self, place: str, message: dict[str, Any]) -> None:
-        self._answer = None
-        self.messages.append(message)
-        self.places.append(place)
+def _tools(fields: Fields, strict: bool) -> RequestTools:
+    """The tools, those that items of the input add included."""
+    tools = RequestTools(fields.warnings, strict=strict)
+    tools.add_all("tools[{}]", fields.items("tools") or [])
+    given = fields.any("input")
+    for at, item in enumerate(given if isinstance(given, list) else []):
+        more = item.get("tools") if isinstance(item, Mapping) else None
+        if isinstance(more, list) and item.get("type") in ("additional_tools", "tool_search_output"):
+            for one, tool in enumerate(more):
+                tools.add_late(f"input[{at}].tools[{one}]", tool)
+    tools.choose(fields.any("tool_choice"))
+    return tools
 
 
-def _invalid(place: str, what: str) -> ApiError:
-    return ApiError(400, f"{place}: {what}", param=place, code="invalid_value")
+def _check_reasoning(service: Service, fields: Fields) -> None:
+    if not isinstance(fields.any("reasoning"), dict):
+        return
+    reasoning = fields.inner("reasoning")
+    reasoning.ignore("effort", "enabled", "type", "max_tokens", "budget_tokens")
+    reasoning.ignore("summary", "generate_summary", "context", "mode")
+    service.finish_fields(reasoning)
 
 
-def _text(place: str, content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _invalid(place, "must be a string or a list of parts")
-    return "".join(_part(f"{place}[{at}]", part) for at, part in enumerate(content))
-
-
-def _part(place: str, part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "refusal":
-        return str(part.get("refusal", ""))
-    if kind not in _TEXT_PARTS:
-        raise ApiError(
-            400,
-            f"{place} is of type {str(kind)[:80]!r}, but this model reads text only: no images, sound or files",
-            param=place,
-            code="unsupported_content",
-        )
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise _invalid(place, "text must be a string")
-    return text
-
-
-def _reasoning_text(place: str, item: dict[str, Any]) -> str:
-    parts = item.get("content") or item.get("summary") or []
-    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        raise _invalid(place, "content and summary of reasoning are lists of parts with a text")
-    return "".join(map(str, texts))
-
-
-def _tool(place: str, tool: Any) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        raise _invalid(place, "must be an object")
-    if tool.get("type") != "function":
-        kind = str(tool.get("type"))[:80]
-        raise unsupported(place, f"{place}: tools of type {kind!r} are not supported; this server has functions only")
-    if not isinstance(tool.get("name"), str):
-        raise _invalid(place, "a function needs a name")
-    function = {"name": tool["name"], "parameters": tool.get("parameters") or {"type": "object", "properties": {}}}
-    if isinstance(tool.get("description"), str):
-        function["description"] = tool["description"]
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(fields: Fields) -> str | dict[str, Any] | None:
-    choice = fields.any("tool_choice")
-    if choice is not None and not isinstance(choice, (str, dict)):
-        raise fields.wrong("tool_choice", "a string or an object", choice)
-    if isinstance(choice, dict) and choice.get("type") != "function":
-        raise unsupported("tool_choice", "tool_choice is auto, none, required or a function here")
-    return choice
+def _logprobs(fields: Fields) -> tuple[int | None, bool]:
+    include = fields.items("include") or []
+    for name in include:
+        if name not in (WITH_LOGPROBS, WITH_SEALED_REASONING):
+            fields.warnings.add(f"include: {str(name)[:80]} is ignored, since there is no such thing here")
+    top = fields.integer("top_logprobs", 0, 20)
+    return top, WITH_LOGPROBS in include or bool(top)
 
 
 def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
-    text = Fields(fields.mapping("text") or {}, "text.")
-    text.ignore("verbosity")
+    text = fields.inner("text")
+    if text.any("verbosity") not in (None, "medium"):
+        fields.warnings.add("text.verbosity is ignored: say in the prompt how long the answer is to be")
     given = text.mapping("format")
     service.finish_fields(text)
+    given = form_of(fields) if given is None else given
     try:
         check_response_format(given)
     except InvalidArgumentError as error:

@@ -25,10 +25,11 @@ from lily.server.protocol import BoundedProtocol, ConnectionLimits
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["end_process", "run_server", "serve", "uvicorn_options"]
+__all__ = ["LOOPBACK", "end_process", "run_server", "serve", "uvicorn_options"]
 
 logger = logging.getLogger("lily.server")
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # hosts at which only this machine can connect
 _OTHER_FILES = 128  # descriptors that are kept for everything but connections
 _BACKLOG = 64  # connections that are taken at once
 _EVERYWHERE = ("", "0.0.0.0", "::")
@@ -72,6 +73,8 @@ def run_server(
 
     `last_resort` is called, from another thread, if the event loop does not end in time after a signal.
     """
+    if options.any_model is None:
+        options = dataclasses.replace(options, any_model=host in LOOPBACK)
     named = () if host in _EVERYWHERE else (host,)
     options = dataclasses.replace(options, allowed_hosts=(*options.allowed_hosts, *named))
     app = create_app(model, options)

@@ -17,6 +17,7 @@ from lily.server.freed_memory import FreedMemory
 from lily.server.metrics import Metrics
 from lily.server.options import ServerOptions
 from lily.server.preparation import Preparation
+from lily.server.response_store import ResponseStore
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -42,6 +43,7 @@ class Service:
         self.budget = ByteBudget(options.max_pending_bytes)
         self.freed_memory = FreedMemory()
         self.metrics = Metrics(model, self.engine)
+        self.responses = ResponseStore()
 
     async def prepare(self, request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a function returns that may take its time; it runs in a thread, and is dropped if the client goes."""
@@ -62,16 +64,16 @@ class Service:
         name = fields.text("model")
         if name is None:
             return self.names[0]
-        if name not in self.names:
+        if name not in self.names and not self.options.any_model:
             raise ApiError(
                 404,
-                f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)}.",
+                f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)} "
+                "(option --any-model: answer to any name).",
                 param="model",
                 code="model_not_found",
             )
         return name
 
     def finish_fields(self, fields: Fields) -> None:
-        """Refuse what the request has besides, unless the options say otherwise."""
-        if self.options.unknown_fields == "refuse":
-            fields.refuse_unknown()
+        """What the request has besides gets a warning; a 400 if the options say so."""
+        fields.finish(strict=self.options.strict)

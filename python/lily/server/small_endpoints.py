@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse, dump_json
 from lily.server.service import Service
 
-__all__ = ["detokenize", "health", "metrics", "model", "models", "tokenize"]
+__all__ = ["detokenize", "health", "metrics", "model", "models", "nothing", "tokenize"]
 
 _MOST_CHARACTERS = 1 << 21  # of a text to encode: a second or two
 _MOST_TOKENS = 1 << 20
@@ -22,7 +23,10 @@ _AT_ONCE = 1 << 14  # ids
 
 async def models(service: Service, request: Request, fields: Fields) -> Response:
     """GET /v1/models."""
-    del request, fields
+    del fields
+    if _is_anthropic(request):
+        ends = {"first_id": service.names[0], "last_id": service.names[-1], "has_more": False}
+        return JsonResponse({"data": [_anthropic_model(service, name) for name in service.names], **ends})
     return JsonResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
 
 
@@ -30,9 +34,15 @@ async def model(service: Service, request: Request, fields: Fields) -> Response:
     """GET /v1/models/NAME."""
     del fields
     name = request.path_params["name"]
-    if name not in service.names:
+    if name not in service.names and not service.options.any_model:
         raise ApiError(404, f"The model '{name[:200]}' does not exist.", param="model", code="model_not_found")
-    return JsonResponse(_model(service, name))
+    return JsonResponse(_anthropic_model(service, name) if _is_anthropic(request) else _model(service, name))
+
+
+async def nothing(service: Service, request: Request, fields: Fields) -> Response:
+    """HEAD of an endpoint that is there, by which some clients see whether they can connect."""
+    del service, request, fields
+    return Response()
 
 
 async def health(service: Service, request: Request, fields: Fields) -> Response:
@@ -90,6 +100,22 @@ def _detokenize(service: Service, fields: Fields) -> Response:
     service.finish_fields(fields)
     text = service.model.tokenizer.decode(tokens)
     return JsonResponse({"prompt": text, "content": text})
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _anthropic_model(service: Service, name: str) -> dict[str, Any]:
+    created = datetime.datetime.fromtimestamp(service.started, datetime.timezone.utc)
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": service.model.max_context,
+        "max_tokens": service.model.max_context,
+    }
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from lily.chat import ContentDelta, Done, Timings, TokenLogprob, Usage
+from lily.chat import Chat, ContentDelta, Done, Timings, TokenLogprob, Usage
 from lily.chat.events import Event, FinishReason
 from lily.chat.stop_strings import StopStrings
 from lily.chat.token_spans import TokenSpans
@@ -16,6 +16,7 @@ from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentErr
 from lily.sampling import Sampling
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
+from lily.server.tool_definitions import RequestTools
 
 if TYPE_CHECKING:
     from lily.generation import GeneratedToken, Generation
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
     from lily.session import Session
     from lily.text import Tokenizer
 
-__all__ = ["ChatRequest", "RawRequest", "chat_work", "encoded", "errors_at", "raw_work", "refuse_oversized"]
+__all__ = [
+    "ChatRequest",
+    "RawRequest",
+    "chat_work",
+    "encoded",
+    "errors_at",
+    "prompt_length",
+    "raw_work",
+    "refuse_oversized",
+]
 
 _MOST_TOOLS = 1024
 _MOST_CHARACTERS = 1 << 22  # of a prompt, unless the context is so large that more could fit
@@ -35,7 +45,8 @@ class ChatRequest:
     """A conversation to answer, `choices` times; `options` are fields of `lily.chat.TurnOptions`.
 
     `places` are the messages' names in the request, for errors; None: messages[0] and so on. `format_field` is that of
-    the response format.
+    the response format, `begun` tells whether the last message is the beginning of the answer, `tools_of_client` how
+    the client calls the tools.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -49,6 +60,8 @@ class ChatRequest:
     template_options: Mapping[str, Any] = field(default_factory=dict)
     places: Sequence[str] | None = None
     format_field: str = "response_format"
+    begun: bool = False
+    tools_of_client: RequestTools | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,13 @@ def errors_at(places: Sequence[str] | None, format_field: str = "response_format
         yield
     except (TemplateError, InvalidArgumentError) as error:
         raise as_api_error(error, places, format_field=format_field) from error
+
+
+def prompt_length(model: Model, request: ChatRequest) -> int:
+    """Tokens of the prompt that a conversation makes. Errors as for `refuse_oversized`."""
+    refuse_oversized(model, request)
+    with errors_at(request.places, request.format_field), _chat(model, request, call_deltas=False) as chat:
+        return chat.prompt_length()
 
 
 def refuse_oversized(model: Model, request: ChatRequest) -> None:
@@ -131,23 +151,28 @@ def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) 
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
         with errors_at(request.places, request.format_field):
-            chat = model.chat(
-                messages=request.messages,
-                tools=request.tools,
-                thinking=request.thinking,
-                preserve_thinking=request.preserve_thinking,
-                sampling=request.sampling,
-                later_system=request.later_system,
-                template_options=request.template_options,
-                call_deltas=call_deltas,
-                **request.options,
-            )
+            chat = _chat(model, request, call_deltas=call_deltas)
             ticket.on_cancel(chat.cancel)
             events = chat.alternatives(count=request.choices, progress=ticket.report)
             with chat, contextlib.closing(events):  # type: ignore[type-var]
                 yield from events
 
     return work
+
+
+def _chat(model: Model, request: ChatRequest, *, call_deltas: bool) -> Chat:
+    return model.chat(
+        messages=request.messages,
+        tools=request.tools,
+        thinking=request.thinking,
+        preserve_thinking=request.preserve_thinking,
+        sampling=request.sampling,
+        later_system=request.later_system,
+        template_options=request.template_options,
+        call_deltas=call_deltas,
+        continue_answer=request.begun,
+        **request.options,
+    )
 
 
 def raw_work(model: Model, requests: Sequence[RawRequest]) -> Work:

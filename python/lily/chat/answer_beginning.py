@@ -1,0 +1,106 @@
+"""Answers that have begun: a conversation whose last message is the assistant's, to be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lily.chat.constraints import GrammarConstraint
+from lily.errors import BackendError, InvalidArgumentError
+from lily.text import Tokenizer
+
+__all__ = ["AnswerBeginning"]
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class AnswerBeginning:
+    """What the answer begins with.
+
+    Attributes
+    ----------
+    content, reasoning : str
+        Its texts so far.
+    is_thinking : bool
+        Whether the thinking goes on.
+    """
+
+    content: str
+    reasoning: str
+    is_thinking: bool
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> AnswerBeginning:
+        """From a normalized message of the assistant; thinking may stand in its content, within its tags."""
+        content, reasoning = str(message.get("content") or ""), str(message.get("reasoning_content") or "")
+        if message.get("tool_calls"):
+            raise InvalidArgumentError("the conversation ends with tool calls; add their results to go on")
+        if reasoning or not content.lstrip().startswith(_OPEN):
+            return cls(content, reasoning, bool(reasoning) and not content)
+        thought, closed, rest = content.lstrip().removeprefix(_OPEN).partition(_CLOSE)
+        return cls(rest.lstrip("\n"), thought.strip("\n") if closed else thought.lstrip("\n"), not closed)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As a message."""
+        return {"role": "assistant", "content": self.content, "reasoning_content": self.reasoning}
+
+    def prompt(
+        self,
+        normal: Sequence[Mapping[str, Any]],
+        render: Callable[[list[Mapping[str, Any]]], str],
+        turn_ends: Sequence[str],
+    ) -> str:
+        """The prompt that ends where the answer goes on.
+
+        Parameters
+        ----------
+        normal
+            The messages before.
+        render
+            Writes a conversation whose last turn is complete.
+        turn_ends
+            The texts that end a turn.
+        """
+        text = self._begun_turn(render([*normal, self.message]), turn_ends)
+        given = self.reasoning if self.is_thinking else self.content
+        before, after = given[: len(given) - len(given.lstrip())], given[len(given.rstrip()) :]
+        if before and not self.is_thinking:  # templates trim the ends of messages
+            nothing = AnswerBeginning("", self.reasoning, False)
+            head = nothing._begun_turn(render([*normal, nothing.message]), turn_ends)
+            if text.startswith(head):
+                text = head + before + text[len(head) :]
+        return text + (after if given.strip() else "")
+
+    def _begun_turn(self, text: str, turn_ends: Sequence[str]) -> str:
+        """A rendered conversation up to where its last turn goes on."""
+        text = text[: max(text.rfind(end) for end in turn_ends)]
+        if not self.is_thinking:
+            return text
+        before, _, _ = text.rpartition(_CLOSE)
+        text = before.rstrip("\n") if before else f"{text}{_OPEN}\n{self.reasoning.rstrip()}"
+        return f"{text}\n" if text.endswith(_OPEN) else text
+
+    def joined(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole answer, of which `message` is the rest."""
+        whole = {**message, "content": self.content + str(message.get("content") or "")}
+        reasoning = self.reasoning + str(message.get("reasoning_content") or "")
+        return {**whole, "reasoning_content": reasoning} if reasoning else whole
+
+    def enter(self, constraint: GrammarConstraint, tokenizer: Tokenizer) -> None:
+        """Bring a constraint of the answer behind the beginning.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The beginning is none of an answer that the constraint allows.
+        """
+        try:
+            for token in [] if self.is_thinking else tokenizer.encode(self.content):
+                constraint.accept(token)
+        except BackendError as error:
+            raise InvalidArgumentError(
+                "response_format: the answer in the last message does not begin as the format or the forced call does"
+            ) from error

@@ -1,0 +1,190 @@
+"""The messages of chat completions as clients send them, in the library's form. A history is not refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lily.server.content_parts import PartReader
+from lily.server.errors import ApiError
+from lily.server.request_warnings import Warnings
+from lily.server.tool_definitions import CUSTOM_INPUT
+
+__all__ = ["History", "read_chat_messages", "reasoning_text"]
+
+_SYSTEM_ROLES = ("system", "developer")
+_THINKING_PARTS = ("thinking", "reasoning", "redacted_thinking")
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
+_NO_RESULT = "(no result)"
+
+
+class History:
+    """A conversation in the making: messages, and where in the request each of them is.
+
+    Attributes
+    ----------
+    messages : list of dict
+        As the library takes them.
+    places : list of str
+        Their places in the request, for errors.
+    """
+
+    def __init__(self, warnings: Warnings) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.places: list[str] = []
+        self._warnings = warnings
+
+    def add(self, place: str, message: dict[str, Any]) -> None:
+        """Append a message."""
+        self.messages.append(message)
+        self.places.append(place)
+
+    def finish(self, *, strict: bool) -> bool:
+        """Bring the ends into a form that can be answered; whether the answer has begun with the last message.
+
+        Empty answers at the end are dropped. Calls at the end get results that say that there are none. A conversation
+        whose beginning was cut off, so that it begins with an answer or has no question, gets an empty one.
+        """
+        while self.messages and _is_empty_answer(self.messages[-1]):
+            self.messages.pop()
+            self.places.pop()
+        if strict:
+            self._refuse_later_system()
+        if strict or not self.messages:
+            return bool(self.messages and self.messages[-1]["role"] == "assistant")
+        last = self.messages[-1]
+        if last["role"] == "assistant" and last.get("tool_calls"):
+            self._warnings.add(f"{self.places[-1]}: the results of its tool calls are missing")
+            for call in list(last["tool_calls"]):
+                self.add(self.places[-1], {"role": "tool", "tool_call_id": call.get("id"), "content": _NO_RESULT})
+        self._complete_beginning()
+        return bool(self.messages[-1]["role"] == "assistant")
+
+    def _refuse_later_system(self) -> None:
+        begun = False
+        for place, message in zip(self.places, self.messages, strict=True):
+            if begun and message["role"] in _SYSTEM_ROLES:
+                what = f"a {message['role']} message after the conversation has begun; put it first"
+                raise ApiError(400, f"{place} is {what} (this server runs with --strict)", param=place)
+            begun = begun or message["role"] not in _SYSTEM_ROLES
+
+    def _complete_beginning(self) -> None:
+        leading = next((at for at, one in enumerate(self.messages) if one["role"] not in _SYSTEM_ROLES), -1)
+        if leading < 0:
+            self._warnings.add("there is no user message: the last system message is taken for one")
+            self.messages[-1] = {**self.messages[-1], "role": "user"}
+        elif self.messages[leading]["role"] != "user":
+            self._warnings.add(f"{self.places[leading]}: no user message comes before it; an empty one was put there")
+            self.messages.insert(leading, {"role": "user", "content": ""})
+            self.places.insert(leading, self.places[leading])
+
+
+def _is_empty_answer(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "assistant" and not any(
+        message.get(field) for field in ("content", "reasoning_content", "tool_calls")
+    )
+
+
+def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings) -> History:
+    """The conversation; an ApiError names a message that is none, or what the user asks now and nobody can read."""
+    history = History(warnings)
+    turns = [at for at, one in enumerate(messages) if _role(one) in ("user", "assistant")]
+    newest = turns[-1] if turns else -1
+    for at, message in enumerate(messages):
+        place = f"messages[{at}]"
+        if not isinstance(message, Mapping):
+            raise ApiError(400, f"{place} must be an object", param=place, code="invalid_value")
+        role = _role(message)
+        if role == "assistant":
+            history.add(place, _answer(place, message, reader, warnings))
+        elif role in ("tool", "function"):
+            history.add(place, _result(place, message, reader))
+        elif role in ("system", "developer", "user"):
+            text = reader.text(f"{place}.content", message.get("content"), asked=role == "user" and at == newest)
+            history.add(place, {"role": role, "content": text})
+        else:
+            shown = repr(role)[:80]
+            known = "system, developer, user, assistant and tool"
+            raise ApiError(400, f"{place} has the role {shown}; roles are {known}", param=place, code="invalid_value")
+    return history
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else None
+
+
+def _result(place: str, message: Mapping[str, Any], reader: PartReader) -> dict[str, Any]:
+    given = message.get("tool_call_id") or message.get("name")
+    return {
+        "role": "tool",
+        "tool_call_id": None if given is None else str(given),
+        "content": reader.text(f"{place}.content", message.get("content")),
+    }
+
+
+def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    inner = [part for part in parts if isinstance(part, Mapping) and part.get("type") in _THINKING_PARTS]
+    texts = [part for part in parts if not any(part is one for one in inner)] if isinstance(content, list) else content
+    text = reader.text(f"{place}.content", texts)
+    answer: dict[str, Any] = {"role": "assistant", "content": text or _string(message.get("refusal"))}
+    reasoning = next(filter(None, (reasoning_text(message.get(field)) for field in _REASONING_FIELDS)), "")
+    reasoning = reasoning or "".join(map(reasoning_text, inner))
+    if reasoning:
+        answer["reasoning_content"] = reasoning
+    calls = _calls(place, message, warnings)
+    if calls:
+        answer["tool_calls"] = calls
+    return answer
+
+
+def _calls(place: str, message: Mapping[str, Any], warnings: Warnings) -> list[dict[str, Any]]:
+    given = message.get("tool_calls")
+    calls = [_call(call) for call in given] if isinstance(given, list) else []
+    legacy = message.get("function_call")
+    if not calls and isinstance(legacy, Mapping):
+        call = _call({"function": legacy})
+        calls = [None if call is None else {**call, "id": call["function"]["name"]}]
+    if None in calls:
+        warnings.add(f"{place}: a tool call without a name is left out")
+    return [call for call in calls if call is not None]
+
+
+def _call(call: Any) -> dict[str, Any] | None:
+    if not isinstance(call, Mapping):
+        return None
+    custom = call.get("custom")
+    function = call.get("function")
+    name: Any
+    arguments: Any
+    if isinstance(custom, Mapping):
+        name, arguments = custom.get("name"), json.dumps({CUSTOM_INPUT: custom.get("input")}, ensure_ascii=False)
+    else:
+        body = function if isinstance(function, Mapping) else call
+        name, arguments = body.get("name"), body.get("arguments")
+    if not isinstance(name, str) or not name:
+        return None
+    given = call.get("id")
+    return {
+        "id": None if given is None else str(given),
+        "type": "function",
+        "function": {"name": name, "arguments": "" if arguments is None else arguments},
+    }
+
+
+def reasoning_text(value: Any, depth: int = 8) -> str:
+    """The text of an answer's thinking, in any of the forms that clients have for it."""
+    if isinstance(value, str):
+        return value
+    if depth and isinstance(value, Mapping):
+        fields = (value.get(field) for field in ("text", "thinking", "reasoning", "content", "summary"))
+        return next(filter(None, (reasoning_text(field, depth - 1) for field in fields)), "")
+    if depth and isinstance(value, list):
+        return "".join(reasoning_text(item, depth - 1) for item in value)
+    return ""
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,132 @@
+"""Keeps responses and their items in memory, so that later requests go on from them; the oldest ones go first."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lily.server.errors import ApiError
+from lily.server.json_text import dump_json
+
+__all__ = ["ResponseStore", "StoredResponse"]
+
+_MOST_RESPONSES = 4096
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class StoredResponse:
+    """A response, the items of its request, and who may see them."""
+
+    body: Mapping[str, Any]
+    items: Sequence[Mapping[str, Any]]
+    owner: str
+    size: int  # bytes, about
+
+    @property
+    def previous(self) -> str | None:
+        """The response from which this one went on."""
+        given = self.body.get("previous_response_id")
+        return given if isinstance(given, str) else None
+
+
+class ResponseStore:
+    """Responses by id; any thread may call it.
+
+    Parameters
+    ----------
+    most_responses, most_bytes
+        Bounds; one response that is longer than `most_bytes` is not kept.
+    """
+
+    def __init__(self, most_responses: int = _MOST_RESPONSES, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_responses = most_responses
+        self._most_bytes = most_bytes
+        self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._places: dict[str, tuple[str, Mapping[str, Any]]] = {}  # items by id, with the response that they are in
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Responses, and their bytes."""
+        return len(self._responses), self._bytes
+
+    def put(
+        self,
+        body: Mapping[str, Any],
+        items: Sequence[Mapping[str, Any]],
+        owner: str,
+        items_size: int | None = None,
+    ) -> None:
+        """Keep a response and the items of its request, whose bytes may be known already."""
+        size = len(dump_json(list(items))) if items_size is None else items_size
+        stored = StoredResponse(copy.deepcopy(dict(body)), list(items), owner, len(dump_json(body)) + size)
+        if stored.size > self._most_bytes:
+            return
+        name = str(body["id"])
+        with self._lock:
+            self._remove(name)
+            self._responses[name] = stored
+            self._bytes += stored.size
+            for item in [*stored.items, *stored.body["output"]]:
+                if isinstance(item.get("id"), str) and item.get("type") != "item_reference":
+                    self._places[item["id"]] = (name, item)
+            while len(self._responses) > self._most_responses or self._bytes > self._most_bytes:
+                self._remove(next(iter(self._responses)))
+
+    def get(self, name: str, owner: str) -> StoredResponse:
+        """The response; ApiError 404 if it is not there."""
+        with self._lock:
+            stored = self._responses.get(name)
+            if stored is None or stored.owner != owner:
+                raise ApiError(404, f"Response with id '{name[:80]}' not found.", param="response_id", code="not_found")
+            self._responses.move_to_end(name)
+            return stored
+
+    def remove(self, name: str, owner: str) -> None:
+        """Forget a response; ApiError 404 if it is not there."""
+        self.get(name, owner)
+        with self._lock:
+            self._remove(name)
+
+    def conversation(self, name: str, owner: str) -> list[Mapping[str, Any]]:
+        """All items up to the end of a response, from those before it on; ApiError if one of them is gone."""
+        chain: list[StoredResponse] = []
+        at: str | None = name
+        seen: set[str] = set()
+        while at is not None and at not in seen:
+            seen.add(at)
+            try:
+                chain.append(self.get(at, owner))
+            except ApiError:
+                raise ApiError(
+                    400,
+                    f"Previous response with id '{at[:80]}' not found. This server keeps responses in memory, the "
+                    "latest ones only; send the earlier items in input.",
+                    param="previous_response_id",
+                    code="previous_response_not_found",
+                ) from None
+            at = chain[-1].previous
+        return [item for stored in reversed(chain) for item in [*stored.items, *stored.body["output"]]]
+
+    def item(self, name: str, owner: str) -> Mapping[str, Any] | None:
+        """An item of a response that is kept."""
+        with self._lock:
+            place = self._places.get(name)
+            if place is None or self._responses[place[0]].owner != owner:
+                return None
+            return place[1]
+
+    def _remove(self, name: str) -> None:
+        stored = self._responses.pop(name, None)
+        if stored is None:
+            return
+        self._bytes -= stored.size
+        for item in [*stored.items, *stored.body["output"]]:
+            if self._places.get(str(item.get("id")), ("", {}))[0] == name:
+                del self._places[str(item["id"])]

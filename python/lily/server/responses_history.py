@@ -1,0 +1,226 @@
+"""The items of OpenAI's Responses API as clients send them, in the form that the library takes.
+
+A history is not refused: calls that other tools made are told as calls with their results, and what nobody can read
+gets a placeholder.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lily.server.chat_history import History, reasoning_text
+from lily.server.content_parts import PartReader, placeholder
+from lily.server.errors import ApiError, unsupported
+from lily.server.request_warnings import Warnings
+from lily.server.tool_definitions import CUSTOM_INPUT, RequestTools
+
+__all__ = ["ResponsesReader", "sealed_reasoning"]
+
+_SEAL = "lily1."
+#: Calls of tools that are no functions, by the field that says what was asked of them.
+_OTHER_CALLS = {
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+    "computer_call": "action",
+    "tool_search_call": "arguments",
+    "mcp_call": "arguments",
+    "mcp_approval_request": "arguments",
+    "web_search_call": "action",
+    "file_search_call": "queries",
+    "code_interpreter_call": "code",
+    "image_generation_call": "revised_prompt",
+    "program": "code",
+}
+#: Fields in which such calls bring their own results.
+_OWN_RESULTS = ("output", "outputs", "results", "result", "error")
+_SILENT = ("compaction_trigger", "configuration_update", "mcp_list_tools", "additional_tools", "context_compaction")
+
+
+def sealed_reasoning(text: str) -> str:
+    """The thinking in the form of an opaque text, which clients that keep no plain thinking send back."""
+    return _SEAL + base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def _unsealed(text: Any) -> str:
+    if not isinstance(text, str) or not text.startswith(_SEAL):
+        return ""
+    try:
+        return base64.b64decode(text.removeprefix(_SEAL), validate=True).decode()
+    except (ValueError, binascii.Error):
+        return ""
+
+
+class ResponsesReader:
+    """Collects messages; what one answer consists of (reasoning, text and calls) becomes one message again."""
+
+    def __init__(
+        self,
+        reader: PartReader,
+        warnings: Warnings,
+        tools: RequestTools,
+        find_item: Callable[[str], Mapping[str, Any] | None],
+        *,
+        strict: bool,
+    ) -> None:
+        """
+        Parameters
+        ----------
+        reader, warnings, tools
+            Of the request.
+        find_item
+            Looks up an item that the server keeps.
+        strict
+            Refuse items of types that nobody knows here.
+        """
+        self.history = History(warnings)
+        self._reader = reader
+        self._warnings = warnings
+        self._tools = tools
+        self._find_item = find_item
+        self._strict = strict
+        self._answer: dict[str, Any] | None = None  # the assistant's message that may go on
+
+    def add_system(self, text: str | None) -> None:
+        """Take the instructions."""
+        if text:
+            self._add("instructions", {"role": "system", "content": text})
+
+    def read(self, name: str, items: list[Any]) -> None:
+        """Take items; `name` is that of the field which they are from."""
+        turns = [at for at, one in enumerate(items) if _is_answer(one) or _is_question(one)]
+        for at, item in enumerate(items):
+            self._item(f"{name}[{at}]", item, at == (turns[-1] if turns else -1))
+
+    def _item(self, place: str, item: Any, asked: bool) -> None:
+        if not isinstance(item, Mapping):
+            raise _invalid(place, "must be an object")
+        kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
+        if not isinstance(kind, str):
+            raise _invalid(place, "an item has a type")
+        if kind == "message":
+            self._message(place, item, asked)
+        elif kind == "reasoning":
+            thought = reasoning_text(item.get("content")) or _unsealed(item.get("encrypted_content"))
+            self._add_answer(place, "reasoning_content", thought or reasoning_text(item.get("summary")))
+        elif kind == "function_call":
+            self._call(place, item, item.get("name"), item.get("arguments"))
+        elif kind == "custom_tool_call":
+            text = json.dumps({CUSTOM_INPUT: item.get("input")}, ensure_ascii=False)
+            self._call(place, item, item.get("name"), text)
+        elif kind == "item_reference":
+            self._reference(place, item, asked)
+        elif kind in _OTHER_CALLS:
+            self._other_call(place, kind, item)
+        elif kind == "mcp_approval_response":
+            said = "approved" if item.get("approve") is True else f"refused {item.get('reason') or ''}".rstrip()
+            self._result(place, kind, {"call_id": item.get("approval_request_id"), "output": said})
+        elif kind.endswith("_output"):
+            self._result(place, kind, item)
+        elif kind not in _SILENT:
+            self._unknown(place, kind, item)
+
+    def _message(self, place: str, item: Mapping[str, Any], asked: bool) -> None:
+        role = item.get("role")
+        if role == "assistant":
+            self._add_answer(place, "content", self._reader.text(f"{place}.content", item.get("content")))
+        elif role in ("user", "system", "developer"):
+            text = self._reader.text(f"{place}.content", item.get("content"), asked=asked and role == "user")
+            self._add(place, {"role": role, "content": text})
+        else:
+            shown = repr(role)[:80]
+            raise _invalid(place, f"has the role {shown}; roles are system, developer, user and assistant")
+
+    def _call(self, place: str, item: Mapping[str, Any], name: Any, arguments: Any) -> None:
+        if not isinstance(name, str) or not name:
+            self._warnings.add(f"{place}: a call without a name is left out")
+            return
+        given = item.get("call_id") or item.get("id")
+        function = {
+            "name": self._tools.given_name(name, item.get("namespace")),
+            "arguments": "" if arguments is None else arguments,
+        }
+        call = {"id": None if given is None else str(given), "type": "function", "function": function}
+        self._continued(place).setdefault("tool_calls", []).append(call)
+
+    def _other_call(self, place: str, kind: str, item: Mapping[str, Any]) -> None:
+        asked = item.get(_OTHER_CALLS[kind])
+        name = item.get("name")
+        arguments = asked if isinstance(asked, (str, Mapping)) else {"arguments": asked}
+        if isinstance(arguments, str) and kind not in ("mcp_call", "mcp_approval_request"):
+            arguments = {_OTHER_CALLS[kind]: arguments}
+        self._call(place, item, name if isinstance(name, str) and name else kind.removesuffix("_call"), arguments)
+        own = next((item[field] for field in _OWN_RESULTS if item.get(field)), None)
+        if own is not None:
+            given = item.get("call_id") or item.get("id")
+            text = placeholder("image", {}) if kind == "image_generation_call" else self._reader.text(place, own)
+            self._add(place, {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text})
+
+    def _result(self, place: str, kind: str, item: Mapping[str, Any]) -> None:
+        given = item.get("call_id") or item.get("id")
+        field = "tools" if kind == "tool_search_output" else "result" if kind == "program_output" else "output"
+        text = self._reader.text(f"{place}.{field}", item.get(field))
+        self._add(place, {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text})
+
+    def _reference(self, place: str, item: Mapping[str, Any], asked: bool) -> None:
+        name = item.get("id")
+        found = self._find_item(name) if isinstance(name, str) else None
+        if found is not None:
+            self._item(place, found, asked)
+        elif self._strict:
+            raise unsupported(place, f"{place}: there is no item with the id {str(name)[:80]!r} on this server")
+        else:
+            self._warnings.add(f"{place} is left out: there is no item with the id {str(name)[:80]!r} on this server")
+
+    def _unknown(self, place: str, kind: str, item: Mapping[str, Any]) -> None:
+        shown = repr(kind)[:80]
+        if self._strict:
+            raise unsupported(place, f"{place}: items of type {shown} are not supported by this server")
+        text = self._reader.text(place, item.get("content") or item.get("text") or item.get("summary"))
+        if text:
+            self._add_answer(place, "content", text)
+        else:
+            self._warnings.add(f"{place}: items of type {shown} cannot be read here and are left out")
+
+    def _add_answer(self, place: str, field: str, text: str) -> None:
+        if not text and self._answer is None and field == "reasoning_content":
+            return
+        answer = self._continued(place)
+        follows_calls = "tool_calls" in answer
+        if follows_calls or (field == "reasoning_content" and answer["content"]):
+            self._answer = None
+            answer = self._continued(place)
+        answer[field] = answer.get(field, "") + text
+
+    def _continued(self, place: str) -> dict[str, Any]:
+        if self._answer is None:
+            answer: dict[str, Any] = {"role": "assistant", "content": ""}
+            self._add(place, answer)
+            self._answer = answer
+        return self._answer
+
+    def _add(self, place: str, message: dict[str, Any]) -> None:
+        self._answer = None
+        self.history.add(place, message)
+
+
+def _is_answer(item: Any) -> bool:
+    """Whether an item is part of an answer."""
+    if not isinstance(item, Mapping):
+        return False
+    kind = item.get("type")
+    return item.get("role") == "assistant" or (
+        isinstance(kind, str) and kind != "message" and not kind.endswith("_reference")
+    )
+
+
+def _is_question(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") == "user"
+
+
+def _invalid(place: str, what: str) -> ApiError:
+    return ApiError(400, f"{place}: {what}", param=place, code="invalid_value")
