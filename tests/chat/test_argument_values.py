@@ -7,6 +7,7 @@ import pytest
 from lily.chat import argument_values
 from lily.chat.argument_values import ToolSchemas, convert, is_text
 from lily.chat.json_values import MISFIT
+from lily.errors import InvalidArgumentError
 
 INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
 BOOLEAN, NULL, ARRAY, OBJECT = {"type": "boolean"}, {"type": "null"}, {"type": "array"}, {"type": "object"}
@@ -235,3 +236,9 @@ def test_schemas_of_a_request_are_read_once(monkeypatch):
         assert tools.convert("f", "x", "5") == 5
         assert not tools.is_text("f", "x")
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("tools", [None, "x", 5, [None], ["f"], [5]])
+def test_tools_that_are_none(tools):
+    with pytest.raises(InvalidArgumentError, match="tools"):
+        ToolSchemas(tools)

@@ -5,7 +5,8 @@ import json
 import pytest
 from parsing import call_text, parse, parse_every_way, parse_with_deltas, tool
 
-from lily.chat.output_parser import thinking_is_open
+from lily.chat.output_parser import OutputParser, thinking_is_open
+from lily.errors import InvalidArgumentError
 
 CALENDAR = tool("events", ["day"], day={"type": "integer"}, note={"type": "string"}, extra={"type": "object"})
 WRITE = tool("write_file", ["path", "text"], path={"type": "string"}, text={"type": "string"})
@@ -241,3 +242,13 @@ def test_long_strings_of_calls_come_in_pieces():
     assert cut["calls"] == []
     assert cut["pieces"] > 50
     assert cut["partial"].startswith("<function=write>")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tools": True}, {"tools": []}, {"reasoning": "x"}, {"begun": [1]}, {"call_deltas": 2}]
+)
+def test_wrong_arguments(wrong):
+    with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
+        OutputParser(**{"reasoning": False, **wrong})
+    with pytest.raises(InvalidArgumentError, match="prompt"):
+        thinking_is_open(None)

@@ -234,3 +234,19 @@ def test_chats_and_their_next_turns(model, tokenizer):
     chat.ask("And now?", max_tokens=8)
     with model.prefill(model.render_chat(chat.messages[:-1], enable_thinking=False)) as cold:
         assert chat.session.tokens[: cold.position] == cold.tokens
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [["the tag </th", "ink> ends it"], ["</th", "ink>"], ["</th", "ink> x"], ["x </think>", " y"], ["</think>", ""]],
+)
+def test_parts_of_an_answer_are_joined_where_they_make_a_tag(model, parts):
+    def history(content):
+        return [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": "q"},
+        ]
+
+    in_parts = history([{"type": "text", "text": part} for part in parts])
+    assert model.render_chat(in_parts) == model.render_chat(history("".join(parts)))

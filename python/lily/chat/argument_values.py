@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lily.arguments import as_items
 from lily.chat.json_values import MISFIT, load_json, load_structure, unquoted
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, types_of
+from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
 
@@ -23,7 +26,9 @@ class ToolSchemas:
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self._parameters: dict[str, Mapping[str, Any]] = {}
-        for tool in tools:
+        for at, tool in enumerate(as_items("tools", tools, "a list of definitions")):
+            if not isinstance(tool, Mapping):
+                raise InvalidArgumentError(f"tools[{at}] must be a mapping, not {quoted(tool)}")
             function = tool.get("function")
             definition = function if isinstance(function, Mapping) else tool
             schema = definition.get("parameters", definition.get("input_schema"))

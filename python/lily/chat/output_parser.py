@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from lily.arguments import as_flag, check_text
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.call_reader import CallReader, ReadCall, ReadCalls
 from lily.chat.call_tags import (
@@ -21,6 +22,8 @@ from lily.chat.call_writer import CallWriter
 from lily.chat.events import ToolCall, ToolCallEvent
 from lily.chat.markdown_code import MarkdownCode
 from lily.chat.output_text import OutputText, ParsedPiece
+from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = ["OutputParser", "ParsedPiece", "thinking_is_open"]
 
@@ -37,6 +40,7 @@ def thinking_is_open(prompt: str) -> bool:
 
     The opening tag is part of the prompt, so that it never shows up in the output: the end of the prompt tells.
     """
+    check_text("prompt", prompt)
     return prompt.rstrip().endswith(OPEN_THINK)
 
 
@@ -87,10 +91,13 @@ class OutputParser:
         begun
             The output goes on with a text: white space at its beginning counts, and no thinking opens.
         """
+        if not isinstance(tools, (ToolSchemas, type(None))):
+            raise InvalidArgumentError(f"tools must be lily.chat.ToolSchemas, not {quoted(tools)}")
+        begun = as_flag("begun", begun)
         self._tools = tools if tools is not None and tools.names else None
-        self._reasoning = reasoning
-        self._call_deltas = call_deltas
-        self._parallel_calls = parallel_calls
+        self._reasoning = reasoning = as_flag("reasoning", reasoning)
+        self._call_deltas = as_flag("call_deltas", call_deltas)
+        self._parallel_calls = as_flag("parallel_calls", parallel_calls)
         self._buffer = TextBuffer()  # not yet consumed
         self._start = 0  # characters of the output before it
         self._output = OutputText(reasoning=reasoning, calls=self._tools is not None, begun=begun)

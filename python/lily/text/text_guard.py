@@ -70,6 +70,9 @@ class TextGuard:
             text = self._rendered(template, guarded)
             if text is not None and self.plain(text) == plain:
                 return self._with_needed_marks(text)
+        joined = [_in_one_text(message) for message in given]
+        if joined != given:  # a tag that an answer's parts make together is one that it holds whole
+            return self.render(template, joined, tools, **variables)
         raise TemplateError("the chat template acts on control tokens in messages, which is not safe; remove them")
 
     def encode(self, text: str) -> list[int]:
@@ -149,6 +152,17 @@ _LEVELS: Final[tuple[tuple[Strength, TagUse], ...]] = (
     ("at ends", "in place"),
     ("at ends", "token"),
 )
+
+
+def _in_one_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An assistant's message with its parts joined, if all of them are texts."""
+    parts = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(parts, list):
+        return message
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        return message
+    return {**message, "content": "".join(map(str, texts))}
 
 
 def _as_list(tools: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -154,7 +154,7 @@ class Tokenizer:
         """Return the bytes of `token`, perhaps a part of a UTF-8 character; errors as for `decode`."""
         if type(token) is not int:
             token = _as_id(token)
-        if skip_special and self.is_special(token):
+        if as_flag("skip_special", skip_special) and self.is_special(token):
             return b""
         known = self._bytes.get(token)
         if known is None:
