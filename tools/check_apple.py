@@ -276,7 +276,7 @@ def engine_sources() -> list[Path]:
     """What CMake builds for arm64 macOS, without Objective-C++."""
     folders = ("base", "weights", "cpu", "gpu", "engine", "bind", "device/metal")
     sources = [path for folder in folders for path in sorted((CORE / folder).glob("*.cpp"))]
-    sources += [CORE / "device" / "open.cpp"]
+    sources += [CORE / "device" / "open.cpp", CORE / "device" / "own_file.cpp"]
     units = ("portable_matmul", "portable_float", "neon_matmul", "neon_float", "i8mm_matmul")
     sources += [CORE / "cpu" / "isa" / f"{name}.cpp" for name in units]
     return [path for path in sources if path.name not in ("absent.cpp", "cuda.cpp")]
