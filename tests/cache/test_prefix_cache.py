@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cache_helpers import assert_like_cold, assert_same_logits, cold_greedy, greedy
+from cache_helpers import assert_like_cold, assert_same_logits, cold_greedy, greedy, session_files
 
 from lily.errors import ContextOverflowError, InvalidArgumentError
 
@@ -75,6 +75,24 @@ def test_second_turn_computes_the_answer_and_the_new_message(load):
     assert computed(model, before) <= new + 16
     assert second.cached_tokens + computed(model, before) == len(ids)
     assert_like_cold(model, second, 20)
+
+
+@pytest.mark.parametrize("others", [{}, {"kv_cache_type": "bfloat16"}, {"prefix_cache_bytes": 0}])
+def test_a_session_of_another_model_is_refused(load, prompt, tmp_path, others):
+    """Also one of the same weights: neither memory nor the directory ever holds its state."""
+    model, other = load(prefix_cache_dir=tmp_path), load(**others)
+    ids = prompt(100)
+    with other.prefill(ids) as session:
+        with pytest.raises(InvalidArgumentError, match="another model"):
+            model.cache.insert(session)
+        with load(prefix_cache_bytes=0) as off, pytest.raises(InvalidArgumentError, match="another model"):
+            off.cache.insert(session)
+        other.cache.insert(session)
+    assert model.cache.flush(60)
+    assert model.cache.stats().snapshots == 0 and not session_files(tmp_path)
+    with model.cached_session(ids) as session:
+        assert session.cached_tokens == 0
+        model.cache.insert(session)
 
 
 def test_the_end_of_a_generation_is_reused(load, prompt):

@@ -104,6 +104,8 @@ class PrefixCache:
 
         Raises
         ------
+        InvalidArgumentError
+            The session is one of another model: its states mean nothing to this one's weights.
         BusyError, ClosedError
             The session is in use by another call, or closed.
         NonFiniteError
@@ -111,6 +113,8 @@ class PrefixCache:
         """
         if not isinstance(session, Session):
             raise InvalidArgumentError(f"session must be a lily.Session, not a {type(session).__name__}")
+        if session.model.cache is not self:
+            raise InvalidArgumentError("the session belongs to another model; insert it into that model's cache")
         if self.enabled:
             self._add(_core.Snapshot.take(session._native, False))
 
