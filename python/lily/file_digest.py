@@ -32,7 +32,8 @@ class FileStamp:
     @staticmethod
     def of(status: os.stat_result) -> FileStamp:
         """The stamp in the result of `os.stat`."""
-        return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        device = status.st_dev & (1 << 64) - 1  # as in `lily.checkpoint.source.FileIdentity`
+        return FileStamp(device, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def file_digest(path: Path, threads: int, stopped: Callable[[], bool]) -> tuple[FileStamp, str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lily.checkpoint import Checkpoint
 from lily.digest_records import DigestRecords, now_ns
-from lily.errors import CheckpointError
-from lily.file_digest import FileStamp, file_digest
+from lily.file_digest import file_digest
+from lily.loaded_file import LoadedFile
 
 __all__ = ["WeightsIdentity"]
 
@@ -28,11 +28,16 @@ class WeightsIdentity:
     """Hash of the dimensions, of where every tensor lies, and of every byte of the files. Thread-safe.
 
     The files' names and folder do not matter. A file is hashed when the identity is first needed, and never again while
-    its path, inode, size and times stay: see `DigestRecords`.
+    its path, inode, size and times stay: see `DigestRecords`. What lies at its path counts only while it is the
+    file that was loaded: see `LoadedFile`.
     """
 
     def __init__(self, checkpoint: Checkpoint, records: DigestRecords | None = None) -> None:
+        source = checkpoint.source
         self._checkpoint = checkpoint
+        self._files = [
+            LoadedFile.of(Path(at), known) for at, known in zip(source.files, source.identities, strict=True)
+        ]
         self._records = DigestRecords() if records is None else records
         self._lock = threading.Lock()
         self._value: str | None = None
@@ -45,7 +50,7 @@ class WeightsIdentity:
     def recorded(self) -> str | None:
         """The identity, if no file needs to be hashed for it."""
         if self._value is None:
-            digests = [self._recorded_digest(path) for path in self._paths()]
+            digests = [self._records.find(file.path, file.stamp) for file in self._files]
             known = [digest for digest in digests if digest is not None]
             if len(known) == len(digests):
                 self._value = self._combine(known)
@@ -57,7 +62,7 @@ class WeightsIdentity:
         Raises
         ------
         CheckpointError
-            A file cannot be read any more, or is not the one that was loaded.
+            A file cannot be read any more, or its path no longer holds the one that was loaded.
         CancelledError
             `stopped` returned true.
         """
@@ -72,15 +77,17 @@ class WeightsIdentity:
     def _hash(self, threads: int, stopped: Callable[[], bool]) -> list[str]:
         started = time.perf_counter()
         hashed, digests = 0, []
-        for path, size in zip(self._paths(), self._checkpoint.source.file_sizes, strict=True):
-            digest = self._recorded_digest(path)
+        for file in self._files:
+            digest = self._records.find(file.path, file.stamp)
             if digest is None:
+                size, found = file.stamp.size, file.find()
                 if self.total_bytes > _TOLD_BYTES:
-                    logger.info("hashing %s (%.1f GB), once, to know these weights again", path.name, size / 1e9)
+                    logger.info("hashing %s (%.1f GB), once, to know these weights again", file.path.name, size / 1e9)
                 began = now_ns()
-                stamp, digest = file_digest(path, threads, stopped)
-                self._check_size(path, stamp, size)
-                self._records.keep(path, stamp, digest, began)
+                stamp, digest = file_digest(file.path, threads, stopped)
+                if stamp != found:
+                    file.refuse("was changed after the model was loaded")
+                self._records.keep(file.path, stamp, digest, began)
                 hashed += size
             digests.append(digest)
         seconds = time.perf_counter() - started
@@ -95,16 +102,3 @@ class WeightsIdentity:
         for part in (config, source.file_sizes, source.matrices, source.vectors, digests):
             whole.update(repr(part).encode())
         return whole.hexdigest()
-
-    def _recorded_digest(self, path: Path) -> str | None:
-        try:
-            return self._records.find(path, FileStamp.of(path.stat()))
-        except OSError:
-            return None  # hashing it tells what is wrong
-
-    def _paths(self) -> list[Path]:
-        return [Path(file) for file in self._checkpoint.source.files]
-
-    def _check_size(self, path: Path, stamp: FileStamp, size: int) -> None:
-        if stamp.size != size:
-            raise CheckpointError(f"{path}: it was changed after the model was loaded; load the model again")

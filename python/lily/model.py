@@ -303,7 +303,8 @@ class Model:
         Raises
         ------
         CheckpointError
-            The file is missing or damaged, or was saved with other weights, dimensions or another kv_cache_type.
+            The file is missing or damaged, or was saved with other weights, dimensions or another kv_cache_type; or the
+            files of the model's own weights were replaced or changed since it was loaded, and their hash is not known.
         NonFiniteError
             The state in the file holds values that are NaN or infinite.
         ContextOverflowError

@@ -241,6 +241,8 @@ class Session:
         ------
         OSError
             The file cannot be written; an older one is still there.
+        CheckpointError
+            The weights' files were replaced or changed since the model was loaded, and their hash is not known.
         NonFiniteError
             The state holds values that are NaN or infinite.
         BusyError, ClosedError

@@ -114,7 +114,8 @@ class CacheDirectory:
 
 def _same(status: os.stat_result, stamp: FileStamp) -> bool:
     """Whether it is the same file with content of the same length; its times change with every use."""
-    return (status.st_dev, status.st_ino, status.st_size) == (stamp.device, stamp.inode, stamp.size)
+    now = FileStamp.of(status)
+    return (now.device, now.inode, now.size) == (stamp.device, stamp.inode, stamp.size)
 
 
 def _lock(descriptor: int) -> bool:

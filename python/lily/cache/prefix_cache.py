@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from lily import _core
 from lily.cache.disk_writer import DiskWriter
 from lily.cache.explanation import CacheExplanation
 from lily.cache.radix_tree import Match, Node, RadixTree
-from lily.errors import InvalidArgumentError, NonFiniteError
+from lily.errors import CheckpointError, InvalidArgumentError, NonFiniteError
 from lily.session import Session, Tokens, as_token_ids
 from lily.text import Tokenizer
 
@@ -289,8 +290,9 @@ class PrefixCache:
 
     def _attach(self, disk: DiskTier, identity: WeightsIdentity) -> None:
         if identity.recorded() is not None or identity.total_bytes <= _QUICK_HASH_BYTES:
-            identity.get()
-            disk.open()
+            with contextlib.suppress(CheckpointError):  # the writer meets it as well, and tells
+                identity.get()
+                disk.open()
         self._disk = disk
         self._writer = DiskWriter(self, disk, identity)
 
