@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from lily.errors import InvalidArgumentError, LilyError
 from lily.quoting import quoted
 
 __all__ = ["as_flag", "as_items", "as_path", "as_stream", "check_callable", "check_text", "one_of"]
+
+_MOST_ITEMS = 1 << 20  # of any list but token ids; a range may claim more than memory holds
 
 
 def as_flag(name: str, value: Any) -> bool:
@@ -36,9 +39,12 @@ def as_items(
     Raises
     ------
     InvalidArgumentError
-        It is no collection; or an error of `error_type`.
+        It is no collection, or one of more than a million items; or an error of `error_type`.
     """
-    return list(as_stream(name, value, what, error_type, hint))
+    items = list(itertools.islice(as_stream(name, value, what, error_type, hint), _MOST_ITEMS + 1))
+    if len(items) > _MOST_ITEMS:
+        raise error_type(f"{name} must be {what} of at most {_MOST_ITEMS:,} items")
+    return items
 
 
 def as_stream(

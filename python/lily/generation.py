@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.arguments import as_items, check_callable
+from lily.arguments import as_stream, check_callable
 from lily.errors import InvalidArgumentError
 from lily.sampling import Sampling
 from lily.token_ids import as_token_ids
@@ -118,10 +119,11 @@ class Generation(Iterator[GeneratedToken]):
         InvalidArgumentError, CancelledError, BusyError, ClosedError
             As `Session.prefill`.
         """
-        given = as_items("ids", ids, "a list of token ids")
+        room = self._limit - len(self.tokens)
+        given = list(itertools.islice(as_stream("ids", ids, "a list of token ids"), room + 1))
         if given:
             given = as_token_ids(given).tolist()
-        fitting = given[: self._limit - len(self.tokens)]
+        fitting = given[:room]
         if fitting and self.finish_reason is None:
             self._session.prefill(fitting)
             self._revision = self._session._native.begin_generation()

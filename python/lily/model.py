@@ -274,7 +274,7 @@ class Model:
         InvalidArgumentError, ContextOverflowError
             As `Session.prefill`, before anything is computed.
         """
-        array = as_token_ids(ids)
+        array = as_token_ids(ids, self.max_context)
         positions = as_positions(snapshot_at, len(array))
         observe = checked_progress(progress)
         session = self.session(seed=seed)

@@ -72,7 +72,7 @@ class Session:
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
-        return self._native.prefill(as_token_ids(ids), checked_progress(progress))
+        return self._native.prefill(as_token_ids(ids, self._model.max_context), checked_progress(progress))
 
     def decode(self, token: int) -> npt.NDArray[np.float32]:
         """Append one token and compute the logits that follow it.
@@ -187,7 +187,8 @@ class Session:
             the most probable ids, int32 [len(ids) - 1]. The perplexity is ``exp(-mean)``.
         """
         with_argmax = as_flag("return_argmax", return_argmax)
-        log_probabilities, argmax = self._native.score(as_token_ids(ids), checked_progress(progress))
+        given = as_token_ids(ids, self._model.max_context)
+        log_probabilities, argmax = self._native.score(given, checked_progress(progress))
         return (log_probabilities, argmax) if with_argmax else log_probabilities
 
     # -- branching, going back, saving -----------------------------------------------------------------------------

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Sequence, Sized
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lily.arguments import as_items
-from lily.errors import InvalidArgumentError
+from lily.errors import ContextOverflowError, InvalidArgumentError
 from lily.quoting import quoted
 
 __all__ = ["Tokens", "as_stop_ids", "as_token_ids"]
 
+_MOST_IDS = 1 << 22
+
 Tokens = Sequence[int] | npt.NDArray[np.integer]
 
 
-def as_token_ids(ids: Tokens) -> npt.NDArray[np.int32]:
-    """Token ids as an int32 array of their own; anything else than a flat sequence of ids is refused."""
+def as_token_ids(ids: Tokens, max_context: int | None = None) -> npt.NDArray[np.int32]:
+    """Token ids as an int32 array of their own; anything else than a flat sequence of ids is refused.
+
+    Nothing is copied of more ids than `max_context`, without one of more than any context has.
+    """
+    _check_length(ids, max_context)
     try:
         array = np.asarray(ids)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"token ids must be a flat sequence of integers: {error}") from None
+    except MemoryError:
+        raise InvalidArgumentError("there is no memory for so many token ids") from None
     if array.ndim != 1:
         given = f"an array of shape {array.shape}" if array.ndim else type(ids).__name__
         raise InvalidArgumentError(f"token ids must be a flat sequence of integers, not {given}")
@@ -45,6 +54,35 @@ def as_stop_ids(ids: Collection[int]) -> list[int]:
         return sorted({value for value in map(operator.index, given) if 0 <= value < 1 << 31})
     except TypeError:
         raise InvalidArgumentError(f"stop_tokens must be a collection of token ids, not {quoted(ids)}") from None
+
+
+def _check_length(ids: object, max_context: int | None) -> None:
+    length = _length(ids)
+    if length > (_MOST_IDS if max_context is None else max_context):
+        if max_context is None:
+            raise InvalidArgumentError(f"{length:,} token ids were given; no context has more than {_MOST_IDS:,}")
+        raise ContextOverflowError(
+            f"the sequence has {length} tokens and the maximum context is {max_context} (max_context of Model.load)"
+        )
+    if isinstance(ids, (list, tuple)) and any(issubclass(kind, Sized) for kind in set(map(type, ids))):
+        _check_nested([item for item in ids if isinstance(item, Sized)])
+
+
+def _check_nested(items: list[Sized]) -> None:
+    """NumPy copies all that nested sequences hold before it tells that they are nested."""
+    deeper = any(isinstance(one, Sized) for item in items if isinstance(item, (list, tuple)) for one in item)
+    if deeper or sum(map(_length, items)) > _MOST_IDS:
+        raise InvalidArgumentError("token ids must be a flat sequence of integers, not a nested one")
+
+
+def _length(value: object) -> int:
+    """Of whatever has one; 0 for all else, which is refused for what it is."""
+    try:
+        return len(value) if isinstance(value, Sized) else 0
+    except OverflowError:  # a range of more than any list holds
+        return sys.maxsize
+    except Exception:  # a value's own method
+        return 0
 
 
 def _name_of_other_type(array: npt.NDArray[Any]) -> str:

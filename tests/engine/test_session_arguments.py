@@ -118,7 +118,7 @@ def test_context_overflow(checkpoint: Path) -> None:
     with lily.Model.load(checkpoint, threads=THREADS, max_context=50, prefill_chunk=7) as model:
         assert model.max_context == 50
         with model.session() as session:
-            with pytest.raises(ContextOverflowError, match=r"51 more.*maximum context is 50"):
+            with pytest.raises(ContextOverflowError, match=r"has 51 tokens.*maximum context is 50"):
                 session.prefill([*ids, 1])
             assert session.position == 0
             session.prefill(ids[:40])
@@ -131,7 +131,7 @@ def test_context_overflow(checkpoint: Path) -> None:
                 session.decode(1)
             assert np.array_equal(session.logits, full)
             assert len(session.score(ids)) == 49
-            with pytest.raises(ContextOverflowError, match="51 token ids"):
+            with pytest.raises(ContextOverflowError, match=r"has 51 tokens.*maximum context is 50"):
                 session.score([*ids, 1])
             session.reset()
             assert np.array_equal(session.prefill(ids), full)

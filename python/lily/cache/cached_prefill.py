@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lily import _core
 from lily.arguments import as_items
 from lily.cache.prefix_cache import PrefixCache
-from lily.errors import ContextOverflowError, InvalidArgumentError, LilyError, NonFiniteError
+from lily.errors import InvalidArgumentError, LilyError, NonFiniteError
 from lily.quoting import quoted
 from lily.session import Progress, Session
 
@@ -94,11 +94,6 @@ def as_positions(positions: Iterable[int], total: int) -> list[int]:
 
 def _check(model: Model, ids: npt.NDArray[np.int32]) -> None:
     # The whole prompt is checked before any of it is computed.
-    if len(ids) > model.max_context:
-        raise ContextOverflowError(
-            f"the prompt has {len(ids)} tokens and the maximum context is {model.max_context} "
-            "(max_context of Model.load)"
-        )
     vocab_size = model.config.vocab_size
     wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if wrong.size:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from lily.arguments import as_flag, as_items, as_path
+from lily.arguments import as_flag, as_path, as_stream
 from lily.checkpoint.json_file import checked_json_text
 from lily.checkpoint.read_file import TOKENIZER_LIMIT, exists, read_file
 from lily.checkpoint.show import show, show_path
@@ -147,7 +147,7 @@ class Tokenizer:
             An id stands for no token.
         """
         skip = as_flag("skip_special", skip_special)
-        given = as_items("ids", ids, "a list of token ids")
+        given = as_stream("ids", ids, "a list of token ids")
         return b"".join(self.token_bytes(token, skip_special=skip) for token in given).decode("utf-8", "replace")
 
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
