@@ -190,7 +190,10 @@ def a_lost_gpu_stays_lost(fake: Fake, folder: Path) -> None:
 
 
 def a_damaged_cache_is_not_used(fake: Fake, folder: Path) -> None:
-    """Files cut short, changed, replaced by a folder, or in a place that cannot be written: compiled anew."""
+    """Files cut short, changed, replaced by a folder, or in a place that cannot be written: compiled anew.
+
+    What still begins as Lily's files do is mended; anything else in their place is somebody's, and stays.
+    """
 
     def compiles() -> int:
         before = int(fake.tells("compiled"))
@@ -206,9 +209,8 @@ def a_damaged_cache_is_not_used(fake: Fake, folder: Path) -> None:
     wrong: list[Callable[[], Any]] = [
         lambda: file.write_bytes(whole[:-1]),
         lambda: file.write_bytes(whole[:20]),
-        lambda: file.write_bytes(b""),
         lambda: file.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:]),
-        lambda: file.write_bytes(os.urandom(len(whole))),
+        lambda: file.write_bytes(whole[:20] + os.urandom(len(whole) - 20)),
         file.unlink,
     ]
     for damage in wrong:
@@ -216,6 +218,12 @@ def a_damaged_cache_is_not_used(fake: Fake, folder: Path) -> None:
         assert compiles() == 1
         assert file.read_bytes() == whole
         assert compiles() == 0
+    for content in (b"", whole[:5], os.urandom(len(whole)), b"somebody's file"):
+        file.write_bytes(content)
+        assert compiles() == 1
+        assert compiles() == 1
+        assert file.read_bytes() == content
+        assert [path.name for path in (folder / "cache").iterdir()] == [file.name]
     file.unlink()
     file.mkdir()
     assert compiles() == 1
