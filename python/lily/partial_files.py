@@ -35,7 +35,8 @@ def lock_partial(stream: BinaryIO) -> None:
 def remove_abandoned(directory: Path, name: str) -> None:
     """Remove the partial session files of killed processes that would have become a file named `name`.
 
-    `name` is a regular expression. What has such a name and is no session file's beginning is left alone.
+    `name` is a regular expression. What has such a name and is no session file's beginning is left alone, unless it is
+    empty, as the file of a process that was killed before its first byte.
     """
     pattern = re.compile(rf"\.(?:{name})\.([0-9]{{1,10}})-[0-9a-f]{{8}}\.partial")
     with os.scandir(directory) as entries:
@@ -47,13 +48,14 @@ def remove_abandoned(directory: Path, name: str) -> None:
         path = directory / found
         with contextlib.suppress(OSError), open_regular(path, follow=False) as descriptor:
             if _is_abandoned(descriptor, int(writer[1])):
-                unlink_own(path, descriptor)
+                unlink_own(path, descriptor, or_empty=True)
 
 
-def unlink_own(path: Path, descriptor: int) -> None:
+def unlink_own(path: Path, descriptor: int, *, or_empty: bool = False) -> None:
     """Remove the open file at `path`, if it is a session file or the beginning of one."""
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and is_session_file(path, descriptor) and os.path.samestat(status, path.lstat()):
+    own = (or_empty and status.st_size == 0) or is_session_file(path, descriptor)
+    if own and stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.lstat()):
         path.unlink(missing_ok=True)
 
 

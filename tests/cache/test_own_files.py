@@ -58,7 +58,9 @@ def plant_foreign_files(directory: Path, session_file: Path) -> None:
     # Our names, and not our content.
     for name in (NAME, partial(DEAD), partial(os.getpid(), "1")):
         (directory / name).write_bytes(b"mine, and of no use to anybody else")
-    (directory / partial(DEAD, "2")).write_bytes(b"")
+    (directory / NAME.replace("0123", "eeee")).write_bytes(b"")
+    for name in (f".notes.txt.{DEAD}-00000000.partial", f".{NAME}.{DEAD}.partial", f".{NAME}.{DEAD}-0000000.partial"):
+        (directory / name).write_bytes(b"")
     (directory / partial(DEAD, "3")).write_bytes(b"\x02" + bytes(7) + b"{}")
     # Our content, and not our names.
     content = session_file.read_bytes()
@@ -136,22 +138,25 @@ def test_only_the_file_that_was_seen_is_removed(session_file, tmp_path):
     assert not path.exists()
 
 
-def test_partial_files_of_killed_processes_are_removed(load, tmp_path, session_file):
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_partial_files_of_killed_processes_are_removed(load, tmp_path, session_file, share):
+    """However much was written when they were killed."""
     content = session_file.read_bytes()
     dead, alive, old = (
         tmp_path / partial(process, digit) for process, digit in ((DEAD, "1"), (os.getpid(), "2"), (1, "3"))
     )
     for path in (dead, alive, old):
-        path.write_bytes(content[: len(content) // 2])
+        path.write_bytes(content[: int(share * len(content))])
     os.utime(old, LONG_AGO)
     load(prefix_cache_dir=tmp_path).cache.flush(60)
     assert not dead.exists() and not old.exists()
     assert alive.exists()
 
 
-def test_a_partial_file_that_is_being_written_is_left_alone(load, tmp_path, session_file):
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_partial_file_that_is_being_written_is_left_alone(load, tmp_path, session_file, empty):
     path = tmp_path / partial(DEAD)
-    path.write_bytes(session_file.read_bytes()[:-1])
+    path.write_bytes(b"" if empty else session_file.read_bytes()[:-1])
     os.utime(path, LONG_AGO)
     with path.open("rb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
