@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from lily.cache_folder import user_cache_folder
 from lily.checkpoint.json_file import parse_json_object
 from lily.errors import CheckpointError
 from lily.file_digest import FileStamp
-from lily.partial_files import partial_name
+from lily.partial_files import lock_partial, partial_name, remove_abandoned
 from lily.regular_file import open_regular, read_at
 
 __all__ = ["DigestRecords"]
@@ -89,8 +90,7 @@ class DigestRecords:
             if not stat.S_ISREG(self._path.lstat().st_mode):
                 return True
             with open_regular(self._path, follow=False) as descriptor:
-                head = bytearray(len(_HEAD))
-                return not read_at(descriptor, 0, memoryview(head)) or bytes(head) != _HEAD
+                return not _is_own(self._path, descriptor)
         except FileNotFoundError:
             return False
 
@@ -101,16 +101,23 @@ class DigestRecords:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                lock_partial(stream)
                 stream.write(_HEAD + json.dumps(records)[1:].encode() + b"}\n")
             partial.replace(self._path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+        remove_abandoned(self._path.parent, re.escape(_NAME), _is_own)
 
 
 def now_ns() -> int:
     """The clock that file systems stamp with."""
     return time.time_ns()
+
+
+def _is_own(_: Path, descriptor: int) -> bool:
+    head = bytearray(len(_HEAD))
+    return read_at(descriptor, 0, memoryview(head)) and bytes(head) == _HEAD
 
 
 def _key(path: Path) -> str:

@@ -10,6 +10,7 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ from lily.regular_file import open_regular
 from lily.session_header import is_session_file
 
 __all__ = ["lock_partial", "partial_name", "remove_abandoned", "unlink_own"]
+
+IsOwn = Callable[[Path, int], bool]
 
 _ABANDONED_SECONDS = 3600  # where a lock or a process id cannot tell
 
@@ -32,11 +35,11 @@ def lock_partial(stream: BinaryIO) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
 
 
-def remove_abandoned(directory: Path, name: str) -> None:
-    """Remove the partial session files of killed processes that would have become a file named `name`.
+def remove_abandoned(directory: Path, name: str, is_own: IsOwn = is_session_file) -> None:
+    """Remove the partial files of killed processes that would have become a file named `name`.
 
-    `name` is a regular expression. What has such a name and is no session file's beginning is left alone, unless it is
-    empty, as the file of a process that was killed before its first byte.
+    `name` is a regular expression. What has such a name and another beginning than Lily's files, of which `is_own`
+    tells, is left alone, unless it is empty, as the file of a process that was killed before its first byte.
     """
     pattern = re.compile(rf"\.(?:{name})\.([0-9]{{1,10}})-[0-9a-f]{{8}}\.partial")
     with os.scandir(directory) as entries:
@@ -48,14 +51,13 @@ def remove_abandoned(directory: Path, name: str) -> None:
         path = directory / found
         with contextlib.suppress(OSError), open_regular(path, follow=False) as descriptor:
             if _is_abandoned(descriptor, int(writer[1])):
-                unlink_own(path, descriptor, or_empty=True)
+                unlink_own(path, descriptor, lambda at, opened: os.fstat(opened).st_size == 0 or is_own(at, opened))
 
 
-def unlink_own(path: Path, descriptor: int, *, or_empty: bool = False) -> None:
-    """Remove the open file at `path`, if it is a session file or the beginning of one."""
+def unlink_own(path: Path, descriptor: int, is_own: IsOwn = is_session_file) -> None:
+    """Remove the open file at `path`, if it is a session file or the beginning of one, or whatever `is_own` tells."""
     status = os.fstat(descriptor)
-    own = (or_empty and status.st_size == 0) or is_session_file(path, descriptor)
-    if own and stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.lstat()):
+    if is_own(path, descriptor) and stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.lstat()):
         path.unlink(missing_ok=True)
 
 

@@ -213,6 +213,26 @@ def test_files_that_are_not_lilys_stay(small, tmp_path, settled):
         shutil.rmtree(folder)
 
 
+def test_what_killed_processes_had_begun_is_removed(small, records, settled):
+    """By name and beginning, as everything that Lily removes."""
+    folder = records._path.parent
+    folder.mkdir()
+    dead = 4_000_000  # no system has a process of that number
+    begun = [f".weight-digests.json.{dead}-0000000{index}.partial" for index in range(3)]
+    for name, content in zip(begun, ("", HEAD, HEAD + '"a": ['), strict=True):
+        (folder / name).write_text(content)
+    foreign = {
+        f".weight-digests.json.{dead}-00000003.partial": "mine",
+        f".weight-digests.json.{os.getpid()}-00000000.partial": HEAD,
+        f".weight-digests.json.{dead}.partial": HEAD,
+        f".other.json.{dead}-00000000.partial": "",
+    }
+    for name, content in foreign.items():
+        (folder / name).write_text(content)
+    identity(small, records)
+    assert {path.name for path in folder.iterdir()} == {"weight-digests.json", *foreign}
+
+
 def test_records_that_others_may_write_are_not_believed(small, records, settled, hashed):
     identity(small, records)
     records._path.chmod(0o666)
