@@ -14,6 +14,8 @@ import lily
 from lily.errors import ContextOverflowError, InvalidArgumentError, LilyError
 from lily_tiny import CHECKPOINT
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks /proc what the process holds")
+
 CONTEXT = 512
 HUGE = [range(300_000_000), range(10**12), range(10**30)]
 ENDLESS: list[Callable[[], Any]] = [lambda: range(300_000_000), lambda: range(10**12), itertools.count]
