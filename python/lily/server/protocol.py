@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lily.server.unsent_bytes import unsent_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -36,7 +38,7 @@ class ConnectionLimits:
         open_ones = [one for one in connections if not one.transport.is_closing()]
         if len(open_ones) <= self._most:
             return True
-        idle = [one for one in open_ones if one is not new and one.idle]
+        idle = [one for one in open_ones if one is not new and one.idle and not one.unsent]
         if not idle:
             return False
         min(idle, key=lambda one: one.idle_since).transport.abort()
@@ -58,13 +60,18 @@ class BoundedProtocol(H11Protocol):
         self._limits = limits
         self.idle_since = 0.0  # of the event loop's clock; also when a request's head began
         self._unwanted = 0  # bytes of a body whose answer is sent
-        self._unsent = 0  # bytes
+        self._unsent: int | None = None  # bytes, of the last look at a client that does not take all of its answer
         self._unsent_since = 0.0  # since when they have not become fewer
 
     @property
     def idle(self) -> bool:
         """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the system has not taken yet."""
+        return self.transport.get_write_buffer_size()
 
     # -- called by the transport and by uvicorn
 
@@ -91,6 +98,11 @@ class BoundedProtocol(H11Protocol):
                 self.transport.abort()
             else:
                 self.flow.resume_reading()
+
+    def resume_writing(self) -> None:
+        """The client has taken enough for more to be written."""
+        self._unsent = None
+        super().resume_writing()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next request."""
@@ -119,21 +131,24 @@ class BoundedProtocol(H11Protocol):
 
     def look(self, now: float) -> None:
         """End the connection if its time is over."""
-        options = self._limits.options
-        unsent = self.transport.get_write_buffer_size()
         closing = self.transport.is_closing()
-        if unsent < self._unsent or not (closing or self.flow.write_paused):
-            self._unsent_since = now
-        self._unsent = unsent
-        if now - self._unsent_since > options.write_seconds:
+        if (closing or self.flow.write_paused) and not self._takes_answer(now):
             self.transport.abort()
         elif not closing and self.idle and self.timeout_keep_alive_task is None:
-            self._look_at_head(now - self.idle_since > options.head_seconds)
+            self._look_at_head(now - self.idle_since > self._limits.options.head_seconds)
+
+    def _takes_answer(self, now: float) -> bool:
+        """Whether the client has taken any of its answer in time; nothing more is written until `resume_writing`."""
+        unsent = unsent_bytes(self.transport)
+        if self._unsent is None or unsent < self._unsent:
+            self._unsent_since = now
+        self._unsent = unsent
+        return now - self._unsent_since <= self._limits.options.write_seconds
 
     def _look_at_head(self, late: bool) -> None:
         """Wait no longer for a head, or for the rest of a body that nobody reads."""
         if not late:
             return
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and not self._unsent:
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and not self.unsent:
             self.transport.write(_LATE)
         self.transport.close()
