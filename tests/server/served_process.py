@@ -79,7 +79,8 @@ def main():
     given = json.loads(sys.argv[1])
     for fault in given["faults"]:
         globals()[fault]()
-    options = ServerOptions(names=("lily-tiny",), **given["options"])
+    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in given["options"].items()}
+    options = ServerOptions(names=("lily-tiny",), **tuples)
     with Model.load(lily_tiny.CHECKPOINT, threads=1, max_context=given["context"]) as model:
         ended = run_server(model, options, host="127.0.0.1", port=0, last_resort=lambda: end_process(3))
         if not ended:

@@ -14,6 +14,7 @@ from lily.server.desktop_origins import is_desktop_origin
 from lily.server.errors import ApiError
 from lily.server.options import ServerOptions
 from lily.server.refusal import refuse
+from lily.server.unread_body import UnreadBody
 
 __all__ = ["Gate", "check_key", "client_of"]
 
@@ -30,6 +31,8 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with an error."""
         if scope["type"] == "http":
+            body = UnreadBody(scope, receive, send)
+            receive, send = body.receive, body.send
             try:
                 self._check(scope)
             except ApiError as error:

@@ -116,6 +116,9 @@ class BoundedProtocol(H11Protocol):
             super().send_400_response(msg)
         except h11.LocalProtocolError:
             self.transport.abort()
+        if not self.idle:  # the request that goes on in no HTTP is over
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def shutdown(self) -> None:
         """Close the connection when it is idle."""

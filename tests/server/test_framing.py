@@ -1,0 +1,76 @@
+"""Where a request ends: what was refused before its body was read takes its connection along."""
+
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("lily._core", reason="needs the built package")
+pytest.importorskip("starlette", reason="needs the extra for the server")
+
+from served import CHAT, MESSAGES, everything, request, served
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+
+SECOND = request("GET", "/v1/models")
+KEY = b"Authorization: Bearer one\r\n"
+HIDDEN = b"0\r\n\r\n" + SECOND  # a body by its length, the end of one and a request by its chunks
+POST = b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
+REFUSED = {
+    "length and chunks": (KEY + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+    "chunks and length": (KEY + b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n", 400),
+    "two lengths": (KEY + b"Content-Length: %d\r\nContent-Length: 3\r\n\r\n", 400),
+    "compressed": (KEY + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", 415),
+    "too long": (KEY + b"Content-Length: 999999%d\r\n\r\n", 413),
+    "wrong chunk": (KEY + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    "chunks of another kind": (KEY + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 400),
+    "no key": (b"Transfer-Encoding: chunked\r\n\r\n", 401),
+    "another origin": (KEY + b"Origin: http://a.example\r\nTransfer-Encoding: chunked\r\n\r\n", 403),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(api_keys=["one"], max_request_bytes=1 << 20, body_seconds=1) as one:
+        yield one
+        one.end(signal.SIGTERM, seconds=30)
+        assert "Traceback" not in one.log()
+
+
+def answered(server, data):
+    """The statuses of all answers, until the server closes, which it must do long before a connection is idle."""
+    with server.connect(data) as connection:
+        connection.settimeout(10)
+        answer = everything(connection)
+    assert answer.lower().count(b"connection: close") == answer.count(b"HTTP/1.1 ")
+    return [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/tokenize", "/nowhere", "/health"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_follows_a_refusal_is_no_request(server, name, path):
+    head, status = REFUSED[name]
+    if b"%d" in head:
+        head = head.replace(b"%d", b"%d" % len(HIDDEN))
+    got = answered(server, POST % path.encode() + head + HIDDEN)
+    assert len(got) == 1
+    assert got[0] == status or (path in ("/nowhere", "/health") and got[0] in (404, 405))
+
+
+def test_what_follows_a_body_that_came_too_late_is_no_request(server):
+    head = POST % CHAT.encode() + KEY + b"Transfer-Encoding: chunked\r\n\r\n5\r\n12"
+    assert answered(server, head) == [408]
+
+
+@pytest.mark.parametrize("head", [b"GET /health", b"HEAD /health", b"OPTIONS /health", b"DELETE /v1/responses/a"])
+def test_a_body_that_nobody_reads_ends_the_connection(server, head):
+    length = b" HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert len(answered(server, head + length + HIDDEN)) == 1
+
+
+def test_a_request_that_was_read_keeps_its_connection(server):
+    """Also one that is refused for what it says."""
+    wrong = request("POST", CHAT, b"{", ["Authorization: Bearer one"])
+    with server.connect(wrong * 2 + SECOND + request("GET", "/health", None, ["Connection: close"])) as connection:
+        answer = everything(connection)
+    assert [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]] == [400, 400, 401, 200]
