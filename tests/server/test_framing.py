@@ -2,13 +2,14 @@
 
 import os
 import signal
+import time
 
 import pytest
 
 pytest.importorskip("lily._core", reason="needs the built package")
 pytest.importorskip("starlette", reason="needs the extra for the server")
 
-from served import CHAT, MESSAGES, everything, request, served
+from served import CHAT, MESSAGES, everything, parsed, request, served
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
@@ -66,6 +67,21 @@ def test_what_follows_a_body_that_came_too_late_is_no_request(server):
 def test_a_body_that_nobody_reads_ends_the_connection(server, head):
     length = b" HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert len(answered(server, head + length + HIDDEN)) == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/nowhere", "/health"])
+def test_a_client_that_sends_all_of_a_long_body_first_reads_its_refusal(server, path, chunked):
+    """The body is read and dropped, though it was refused at its head or on the way."""
+    body = b" " * (3 << 20)
+    how = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" if chunked else b"Content-Length: %d\r\n\r\n"
+    with server.connect(POST % path.encode() + KEY + how % len(body)) as connection:
+        for start in range(0, len(body), 1 << 18):
+            connection.sendall(body[start : start + (1 << 18)])
+            time.sleep(0.01)
+        status, answer = parsed(everything(connection))
+    assert status == {CHAT: 413, "/nowhere": 404, "/health": 405}[path]
+    assert answer.endswith(b"}")
 
 
 def test_a_request_that_was_read_keeps_its_connection(server):

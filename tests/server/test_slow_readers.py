@@ -57,11 +57,12 @@ def test_an_answer_that_is_not_taken_yet_does_not_make_room():
 
     class Connection:
         idle = True
+        lingers = False
         idle_since = 0.0
 
         def __init__(self, unsent):
             self.unsent, self.aborted = unsent, False
-            self.transport = self
+            self.transport = self.lingering = self
             self.loop = self
 
         def is_closing(self):

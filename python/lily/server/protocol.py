@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lily.server.lingering_transport import LingeringTransport
 from lily.server.unsent_bytes import unsent_bytes
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["BoundedProtocol", "ConnectionLimits"]
 
 _MOST_PIPELINED = 1 << 16  # bytes behind a request that is not answered yet
+_MOST_LINGERING = 32  # connections that drop what their clients still send
+_LINGERING_BODIES = 4  # of the longest that is allowed, which are dropped before the connection is reset
 _REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -35,6 +38,9 @@ class ConnectionLimits:
         """Whether there is room for a connection; the oldest idle one is closed for it."""
         if self._timer is None:
             self._timer = new.loop.call_later(self._period, self._look, new.loop, connections)
+        lingering = [one for one in connections if one.lingering.lingers]
+        if len(lingering) > _MOST_LINGERING:
+            min(lingering, key=lambda one: one.idle_since).transport.abort()
         open_ones = [one for one in connections if not one.transport.is_closing()]
         if len(open_ones) <= self._most:
             return True
@@ -59,7 +65,7 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*arguments, **options)
         self._limits = limits
         self.idle_since = 0.0  # of the event loop's clock; also when a request's head began
-        self._unwanted = 0  # bytes of a body whose answer is sent
+        self._refused = False
         self._unsent: int | None = None  # bytes, of the last look at a client that does not take all of its answer
         self._unsent_since = 0.0  # since when they have not become fewer
 
@@ -77,21 +83,27 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or refuse it."""
-        super().connection_made(transport)
+        most, seconds = self._limits.options.max_request_bytes, self._limits.options.body_seconds
+        self.lingering = LingeringTransport(transport, self._still_sends, _LINGERING_BODIES * most, seconds)
+        super().connection_made(self.lingering)  # type: ignore[arg-type]
         self.idle_since = self.loop.time()
         if not self._limits.admit(self, self.connections):
-            transport.write(_REFUSED)
-            transport.close()
+            self._refused = True
+            self.transport.write(_REFUSED)
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.lingering.end()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take data; the connection is read on while a request is answered, to see when the client goes."""
+        if self.lingering.lingers:
+            self.lingering.drop(len(data))
+            return
         if self.timeout_keep_alive_task is not None:
             self.idle_since = self.loop.time()
-        if self.idle and self.conn.their_state is h11.SEND_BODY:
-            self._unwanted += len(data)
-            if self._unwanted > self._limits.options.max_request_bytes:
-                self.transport.abort()
-                return
         super().data_received(data)
         if self.flow.read_paused and self.conn.their_state is h11.DONE:
             if len(self.conn.trailing_data[0]) > _MOST_PIPELINED:
@@ -107,7 +119,6 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Begin to wait for the next request."""
         self.idle_since = self.loop.time()
-        self._unwanted = 0
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -122,6 +133,9 @@ class BoundedProtocol(H11Protocol):
 
     def shutdown(self) -> None:
         """Close the connection when it is idle."""
+        if self.lingering.lingers:
+            self.lingering.end()
+            return
         try:
             super().shutdown()
         except h11.LocalProtocolError:
@@ -129,6 +143,11 @@ class BoundedProtocol(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """The request is answered as if it did not ask; uvicorn would log two lines."""
+
+    def _still_sends(self) -> bool:
+        """Whether the client may send more than what was answered."""
+        unread = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
+        return unread or self._refused or self.flow.read_paused
 
     # -- called by the limits
 
@@ -149,7 +168,7 @@ class BoundedProtocol(H11Protocol):
         return now - self._unsent_since <= self._limits.options.write_seconds
 
     def _look_at_head(self, late: bool) -> None:
-        """Wait no longer for a head, or for the rest of a body that nobody reads."""
+        """Wait no longer for a head."""
         if not late:
             return
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and not self.unsent:
