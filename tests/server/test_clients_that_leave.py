@@ -17,7 +17,7 @@ pytest.importorskip("starlette", reason="needs the extra for the server")
 from served import CHAT, HELLO, MESSAGES, RESPONSES, everything, parsed, request
 
 from lily.chat import ContentDelta
-from lily.errors import CancelledError, ClosedError
+from lily.errors import CancelledError, CheckpointError, ClosedError
 from lily.server import chat_completions, engine, errors
 from lily.server.engine import Engine, Failure, Finished
 
@@ -235,6 +235,31 @@ def test_failures_of_the_work(client, monkeypatch, caplog, raised, status, strea
         assert record.getMessage().isprintable()
         assert len(record.getMessage()) < 600
         assert "test_clients_that_leave.py" in record.getMessage()  # where it was raised
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_weights_that_changed_under_the_server(start, monkeypatch, caplog, stream):
+    """Every request says what happened, the log once, and /health too."""
+
+    def failing(service, wanted, *, call_deltas):
+        def work(ticket):
+            raise CheckpointError("/models/a/model.safetensors: it was changed after the model was loaded")
+            yield
+
+        return work
+
+    monkeypatch.setattr(chat_completions, "chat_work", failing)
+    with start() as client, caplog.at_level(logging.INFO, logger="lily.server"):
+        assert client.get("/health").status_code == 200
+        for _ in range(2):
+            response = client.post(CHAT, json={**PATHS[CHAT], "stream": stream})
+            assert response.status_code == 503
+            error = response.json()["error"]
+            assert error["code"] == "unavailable"
+            assert "restart the server: model.safetensors: it was changed" in error["message"]
+            assert "/models" not in error["message"]
+        assert client.get("/health").status_code == 503
+    assert len([record for record in caplog.records if record.name == "lily.server"]) == 1
 
 
 def test_an_unknown_failure_is_one_line(caplog):

@@ -1,6 +1,7 @@
 """What clients can do to connections: say nothing, say it slowly, say what is no HTTP, or not listen."""
 
 import json
+import logging
 import os
 import signal
 import time
@@ -11,6 +12,8 @@ pytest.importorskip("lily._core", reason="needs the built package")
 pytest.importorskip("starlette", reason="needs the extra for the server")
 
 from served import CHAT, HELLO, everything, is_open, parsed, request, served, wait_until_closed
+
+from lily.server import run
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
@@ -238,6 +241,16 @@ def test_odd_requests(server, name):
         assert parsed(answer)[0] == status
     server.health()
     assert len(server.lines) - before <= 3  # at most one line, besides that of the request for the health
+
+
+def test_the_access_log_has_no_query(caplog):
+    """Some clients send their key there."""
+    with run._short_access_log(), caplog.at_level(logging.INFO, logger="uvicorn.access"):
+        for path in ("/v1/models?api_key=secret", f"/{'a' * 500}?key=secret"):
+            logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", "GET", path, "1.1", 200)
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first == '127.0.0.1:1 - "GET /v1/models HTTP/1.1" 200'
+    assert "secret" not in second and len(second) < 300
 
 
 def test_requests_that_fail_leave_one_line_each(server):

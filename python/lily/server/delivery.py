@@ -171,6 +171,7 @@ class EventStream(LongResponse):
         yield b"".join(self._form.end(self._ticket.queue_seconds))
 
     def _failed(self, error: BaseException) -> bytes:
+        self._service.note(error)
         told = as_api_error(error)
         self.outcome = CLIENT_GONE if self._call.left else told.status
         return self._form.error(told)

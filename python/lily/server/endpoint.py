@@ -78,6 +78,7 @@ class Endpoint:
         except asyncio.CancelledError:  # the server's time to shut down is over
             error = ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
         except Exception as raised:  # every failure has an answer in the API's shape
+            self._service.note(raised)
             gone = call.left or isinstance(raised, ClientLeftError)
             error = ApiError(CLIENT_GONE, "the client has gone") if gone else as_api_error(raised)
             without_frames(raised)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import traceback
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from lily.errors import (
     BusyError,
     CancelledError,
+    CheckpointError,
     ClosedError,
     ContextOverflowError,
     InvalidArgumentError,
@@ -19,7 +21,7 @@ from lily.errors import (
     TemplateError,
 )
 
-__all__ = ["ApiError", "anthropic_body", "as_api_error", "openai_body", "unsupported", "without_frames"]
+__all__ = ["ApiError", "anthropic_body", "as_api_error", "one_line", "openai_body", "unsupported", "without_frames"]
 
 logger = logging.getLogger("lily.server")
 
@@ -115,11 +117,16 @@ def as_api_error(
         return ApiError(400, text, param=param, code="invalid_value")
     if isinstance(error, (CancelledError, ClosedError, BusyError)):
         return ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
+    if isinstance(error, CheckpointError):
+        name, _, what = text.partition(": ")
+        what = f"{name.rpartition(os.sep)[2]}: {what}"  # where the files lie is not for clients
+        message = f"the model cannot be used any more; restart the server: {what}"
+        return ApiError(503, message, code="unavailable")
     if isinstance(error, (RecursionError, UnicodeError, OverflowError)):
         what = "is nested too deeply" if isinstance(error, RecursionError) else "holds text or numbers out of range"
-        logger.warning("a request was refused: %s", _one_line(error))
+        logger.warning("a request was refused: %s", one_line(error))
         return ApiError(400, f"the request {what}", code="invalid_value")
-    logger.error("a request failed: %s", _one_line(error))
+    logger.error("a request failed: %s", one_line(error))
     return ApiError(500, "the server failed to answer this request; its log says why", code="internal_error")
 
 
@@ -139,7 +146,7 @@ def _place_of(error: BaseException) -> str:
     return place
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """An error for the log: a bounded text without control characters, and where it was raised."""
     text = str(error)[:_LONGEST_LOGGED].encode("unicode_escape").decode()[:_LONGEST_LOGGED]
     return f"{type(error).__name__} at {getattr(error, _PLACE, None) or _place_of(error)}: {text}"

@@ -198,12 +198,14 @@ def _possible_connections() -> int:
 
 
 class _ShortPaths(logging.Filter):
-    """Bounds what a client can write to the access log."""
+    """Bounds what a client can write to the access log; queries, in which some clients send keys, stay out of it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         arguments = record.args
-        if isinstance(arguments, tuple) and len(arguments) == 5 and len(str(arguments[2])) > _LONGEST_PATH:
-            record.args = (*arguments[:2], f"{str(arguments[2])[:_LONGEST_PATH]}...", *arguments[3:])
+        if isinstance(arguments, tuple) and len(arguments) == 5:
+            path = str(arguments[2]).partition("?")[0]
+            short = path if len(path) <= _LONGEST_PATH else f"{path[:_LONGEST_PATH]}..."
+            record.args = (*arguments[:2], short, *arguments[3:])
         return True
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
+from lily.errors import CheckpointError
 from lily.server.byte_budget import ByteBudget
 from lily.server.call import call_of
 from lily.server.engine import Engine
-from lily.server.errors import ApiError
+from lily.server.errors import ApiError, one_line
 from lily.server.fields import Fields
 from lily.server.freed_memory import FreedMemory
 from lily.server.metrics import Metrics
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from lily.model import Model
 
 __all__ = ["Service"]
+
+logger = logging.getLogger("lily.server")
 
 _PREPARATION_SECONDS = 0.5  # that are waited for its threads, which need not end for the model to be closed
 
@@ -44,6 +48,7 @@ class Service:
         self.freed_memory = FreedMemory()
         self.metrics = Metrics(model, self.engine)
         self.responses = ResponseStore()
+        self.broken = False  #: whether the model's files failed it, after which only a restart helps
 
     async def prepare(self, request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a function returns that may take its time; it runs in a thread, and is dropped if the client goes."""
@@ -53,6 +58,12 @@ class Service:
             return function(*args, **kwargs)
 
         return await self.preparation.run(call_of(request), prepared)
+
+    def note(self, error: BaseException) -> None:
+        """Remember, and log once, that the model's files are not what was loaded."""
+        if isinstance(error, CheckpointError) and not self.broken:
+            self.broken = True
+            logger.error("the model cannot be used any more; restart the server: %s", one_line(error))
 
     def close(self, seconds: float) -> None:
         """End all work, and wait that long for the step in which the engine is."""

@@ -49,6 +49,8 @@ async def health(service: Service, request: Request, fields: Fields) -> Response
     """GET /health."""
     del request, fields
     engine = service.engine
+    if service.broken:
+        raise ApiError(503, "the model's files have changed; restart the server", code="unavailable")
     return JsonResponse({"status": "ok", "version": __version__, "running": engine.running, "waiting": engine.waiting})
 
 
