@@ -7,7 +7,13 @@ import threading
 import pytest
 
 from lily import Model
-from lily.errors import MemoryLimitError
+from lily.errors import CancelledError, MemoryLimitError
+from lily.server.byte_budget import ByteBudget, Charge
+from lily.server.chat_history import read_chat_messages
+from lily.server.content_parts import PartReader
+from lily.server.request_warnings import Warnings
+from lily.server.steps import Steps
+from lily.server.work_limits import take_memory
 from lily.text import Tokenizer
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -92,15 +98,16 @@ def test_memory_that_a_prompt_would_need_and_there_is_not(client, monkeypatch, e
 def test_a_prompt_that_is_far_too_long_holds_nobody_up(client, monkeypatch):
     """It is refused by its beginning, and while that is encoded the server answers others."""
     encoded, health = [], []
-    encode = Tokenizer.encode
+    encode, count = Tokenizer.encode, Tokenizer.count
 
-    def watched(self, text, **options):
+    def watched(self, text, *most, **options):
         encoded.append(len(text))
         if len(text) > 1000 and not health:
             health.append(client.get("/health").json()["running"])
-        return encode(self, text, **options)
+        return (count if most else encode)(self, text, *most, **options)
 
     monkeypatch.setattr(Tokenizer, "encode", watched)
+    monkeypatch.setattr(Tokenizer, "count", watched)
     for text in ("word " * 400_000, "<|im_end|>" * 200_000):
         response = client.post(CHAT, json={"messages": [{"role": "user", "content": text}]})
         assert response.status_code == 400
@@ -144,3 +151,59 @@ def test_other_threads_run_while_a_long_text_is_encoded(model):
     thread.join()
     assert turns[0] > 10
     assert ids == [*model.tokenizer.encode("ab cd\n" * 2000)] * 15
+
+
+PARTS = [{"type": "text", "text": "x"}]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, f"{MESSAGES}/count_tokens", RESPONSES, f"{RESPONSES}/input_tokens"])
+@pytest.mark.parametrize("form", ["messages", "parts", "tools"])
+def test_too_many_messages_are_refused_before_they_are_read(client, monkeypatch, path, form):
+    read = []
+    take = PartReader.text
+    monkeypatch.setattr(
+        PartReader, "text", lambda self, *given, **more: read.append(None) or take(self, *given, **more)
+    )
+    messages = HELLO
+    if form == "messages":
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * 2049
+    elif form == "parts":
+        messages = [{"role": "user", "content": PARTS * 2000}] * 20
+    tools = [{"type": "function", "name": f"f{at}", "input_schema": {}} for at in range(1025 if form == "tools" else 0)]
+    body = {"tools": tools}
+    body |= {"input": messages} if path.startswith(RESPONSES) else {"messages": messages}
+    body |= {"max_tokens": 1} if path in (CHAT, MESSAGES) else {}
+    response = client.post(path, json=body)
+    assert response.status_code == 400, response.text
+    assert len(read) <= 1  # the field `system`
+    error = response.json()["error"]
+    if form == "messages":
+        assert "4098 tokens > 4096" in error["message"] or error["code"] == "context_length_exceeded"
+    else:
+        assert "are allowed" in error["message"]
+
+
+def test_a_conversation_whose_client_has_gone_is_not_read_on(model):
+    asked = []
+
+    def check():
+        asked.append(None)
+        if len(asked) == 10:
+            raise CancelledError("the client has gone")
+
+    reader = PartReader(Warnings(), strict=False, check=check)
+    with pytest.raises(CancelledError):
+        read_chat_messages(HELLO * 100, reader, Warnings())
+    steps = Steps(check, Charge(ByteBudget(1 << 20)))
+    asked.clear()
+    with pytest.raises(CancelledError):
+        take_memory(model, HELLO * 100, steps)
+
+
+def test_tokens_are_counted_beyond_the_context_up_to_a_bound(client):
+    path = f"{MESSAGES}/count_tokens"
+    counted = client.post(path, json={"messages": [{"role": "user", "content": "a word " * 20_000}]})
+    assert counted.json()["input_tokens"] > 2 * 4096
+    response = client.post(path, json={"messages": [{"role": "user", "content": "\u00e9\n" * 400_000}]})
+    assert response.status_code == 400
+    assert "prompt is too long" in response.json()["error"]["message"]

@@ -111,3 +111,34 @@ def test_answers_that_nobody_reads(server):
     for reader in readers:
         reader.close()
     server.wait_until(lambda health: not health["running"])
+
+
+@pytest.mark.parametrize(
+    "text", ["\U0001f469\u200d\U0001f469\u200d\U0001f467" * 200_000, "é," * 500_000, "中文。" * 300_000]
+)
+def test_texts_to_encode(text):
+    """The encoder takes 140 bytes for each byte of a part: 7 MB of emoji at /tokenize took 1 GB."""
+    fields = {"model": "any", "max_tokens": 1}
+    asked = [
+        ("/tokenize", {"prompt": text}),
+        ("/tokenize", {"prompt": text[: len(text) // 6]}),
+        ("/v1/messages/count_tokens", {**fields, "messages": [{"role": "user", "content": text}]}),
+        (CHAT, {**fields, "messages": [{"role": "user", "content": text}]}),
+        ("/v1/completions", {**fields, "prompt": text}),
+        ("/v1/responses", {"input": text}),
+    ]
+    with served(context=1 << 17, max_pending_bytes=BUDGET) as server:
+        before = server.resident_bytes()
+        statuses = []
+
+        def ask(path, body):
+            statuses.append(server.ask("POST", path, json.dumps(body, ensure_ascii=False).encode())[0])
+
+        threads = [threading.Thread(target=ask, args=one) for one in asked * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(statuses) <= {200, 400, 413, 503}
+        assert server.resident_bytes("VmHWM") <= before + BUDGET + NOISE
+        assert server.ask("POST", CHAT, {"messages": HELLO, "max_tokens": 1})[0] == 200

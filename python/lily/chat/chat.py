@@ -247,10 +247,17 @@ class Chat:
             message = None
         return answer
 
-    def prompt_length(self) -> int:
-        """Tokens of the prompt that `send` without content would answer, even if they do not fit; errors as for it."""
+    def prompt_length(self, most: int | None = None) -> int:
+        """Tokens of the prompt that `send` without content would answer, even if they do not fit; errors as for it.
+
+        Parameters
+        ----------
+        most
+            A prompt that is certain to have more tokens than these gets a ContextOverflowError, before all of it is
+            encoded.
+        """
         with self._exclusive():
-            prompt = self._prompt(self._with(None, self._options), self._options, limited=False)
+            prompt = self._prompt(self._with(None, self._options), self._options, most)
         return len(prompt.encoded.ids)
 
     def cancel(self) -> None:
@@ -307,7 +314,7 @@ class Chat:
         with self._exclusive():
             messages = self._with(message, options)
             try:
-                prompt = self._prompt(messages, options)
+                prompt = self._prompt(messages, options, self._model.max_context)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 yield cancelled.done
@@ -326,7 +333,7 @@ class Chat:
     ) -> Iterator[tuple[int, Event]]:
         with self._exclusive(), contextlib.ExitStack() as at_end:
             try:
-                prompt = self._prompt(self._with(message, options), options)
+                prompt = self._prompt(self._with(message, options), options, self._model.max_context)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 for index in range(count):
@@ -359,15 +366,15 @@ class Chat:
             raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
         return messages
 
-    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions, *, limited: bool = True) -> TurnPrompt:
+    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions, most: int | None) -> TurnPrompt:
         """What is needed to answer; everything that can be wrong with the request is told here."""
         model = self._model
         schemas = ToolSchemas(self._definitions)
         choice = as_tool_choice(options.tool_choice, schemas.names)
         compiled = self._compiled(turn_grammar(model.tokenizer, options, schemas, choice), options)
-        if limited and len(messages) > model.max_context:  # each takes several tokens
+        if most is not None and len(messages) > most:  # each takes several tokens
             raise ContextOverflowError(
-                f"the conversation has {len(messages)} messages and the maximum context is {model.max_context} tokens"
+                f"the conversation has {len(messages)} messages and the maximum context is {most} tokens"
             )
         begun = None
         support = model.chat_support
@@ -384,7 +391,7 @@ class Chat:
         borders = support.borders.find(
             normal, text, tools=self._definitions, options=self._template_options, render=render
         )
-        encoded = support.encoder.encode(text, borders, model.max_context if limited else None)
+        encoded = support.encoder.encode(text, borders, most)
         sampling = resolve_sampling(model, options.sampling)
         return TurnPrompt(normal, text, encoded, options, sampling, schemas, choice, compiled, begun)
 

@@ -15,7 +15,7 @@ from lily.text import TextGuard, Tokenizer
 
 __all__ = ["EncodedPrompt", "PromptEncoder"]
 
-_CHARACTERS = 4  # of a token, about
+_BYTES = 4  # of a token, about
 _REMEMBERED_IDS = 1 << 22  # at most, over all turns: 16 MiB
 
 
@@ -122,17 +122,18 @@ class PromptEncoder:
     def check_length(self, text: str, most: int) -> None:
         """Raise ContextOverflowError if a guarded text has more than `most` ids, or nearly as many.
 
-        Longer and longer beginnings tell: encoding megabytes at once would take half a minute.
+        The beginnings of a long text tell: encoding megabytes would take half a minute, and a multiple of the memory.
         """
-        length = _CHARACTERS * most
-        while length < len(text):
-            # A few tokens at the end of a beginning may differ from those of the text.
-            if self.guard.count(text[:length]) > most + most // 16 + 64:
+        size = len(text.encode("utf-8", "replace"))
+        limit = most + most // 16 + 64  # a few tokens at the end of a beginning may differ from those of the text
+        part = _BYTES * most
+        while part < size:
+            if self.guard.count(text[: len(text) * part // size], limit) > limit:
                 raise ContextOverflowError(
                     f"the prompt has {len(text)} characters, more than {most} tokens, the maximum context "
                     "(max_context of Model.load)"
                 )
-            length *= 2
+            part *= 2
 
     def _append(
         self, ids: list[int], positions: list[int], text: str, start: int, end: int, wanted: Sequence[int]

@@ -12,22 +12,25 @@ from lily.server.fields import Fields
 from lily.server.openai_fields import INF, token_limit, top_p_of
 from lily.server.request_rules import MESSAGES_RULES
 from lily.server.service import Service
+from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
 from lily.server.turns import ChatRequest
+from lily.server.work_limits import check_counts
 
 __all__ = ["anthropic_chat_request"]
 
 _THINKING = ("enabled", "adaptive", "between_tools", "disabled")
 
 
-def anthropic_chat_request(service: Service, fields: Fields) -> ChatRequest:
+def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     """The conversation, tools and options of a Messages request, but for max_tokens."""
     strict = service.options.strict
-    reader = PartReader(fields.warnings, strict=strict)
+    reader = PartReader(fields.warnings, strict=strict, check=steps.check)
     system = read_system(fields.any("system"), reader)
     given = fields.required("messages")
     if not isinstance(given, list) or not given:
         raise fields.wrong("messages", "a list that is not empty", given)
+    check_counts(service.model, given, fields.any("tools"))
     history = read_anthropic_messages(system, given, reader, fields.warnings, system_role=not strict)
     begun = history.finish(strict=strict)
     tools = RequestTools(fields.warnings, strict=strict)

@@ -33,8 +33,10 @@ from lily.server.openai_fields import (
 from lily.server.request_rules import CHAT_RULES
 from lily.server.request_warnings import Warnings
 from lily.server.service import Service
+from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
 from lily.server.turns import ChatRequest, chat_work
+from lily.server.work_limits import check_counts
 
 __all__ = ["chat_completions", "chat_request", "stream_options"]
 
@@ -53,24 +55,26 @@ async def chat_completions(service: Service, request: Request, fields: Fields) -
     return fields.warnings.put_into(JsonResponse({**body, **fields.warnings.body(dones)}))
 
 
-def _prepared(service: Service, fields: Fields) -> tuple[str, ChatRequest, bool, bool, _CallWriter, Work]:
+def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, ChatRequest, bool, bool, _CallWriter, Work]:
     name = service.model_name(fields)
-    wanted = chat_request(service, fields)
+    wanted = chat_request(service, fields, steps)
     stream = fields.flag("stream", False)
     include_usage = stream_options(service, fields, stream)
     writer = _CallWriter(wanted.tools_of_client, legacy=fields.any("functions") is not None)
     service.finish_fields(fields)
-    work = chat_work(service.model, wanted, call_deltas=stream and writer.writes_pieces)
+    work = chat_work(service.model, wanted, steps, call_deltas=stream and writer.writes_pieces)
     return name, wanted, stream, include_usage, writer, work
 
 
-def chat_request(service: Service, fields: Fields) -> ChatRequest:
+def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     """The conversation and how to answer it."""
     strict = service.options.strict
     messages = fields.required("messages")
     if not isinstance(messages, list) or not messages:
         raise fields.wrong("messages", "a list that is not empty", messages)
-    history = read_chat_messages(messages, PartReader(fields.warnings, strict=strict), fields.warnings)
+    check_counts(service.model, messages, fields.any("tools") or fields.any("functions"))
+    reader = PartReader(fields.warnings, strict=strict, check=steps.check)
+    history = read_chat_messages(messages, reader, fields.warnings)
     begun = history.finish(strict=strict)
     _check_continuation(fields, begun)
     tools = _tools(fields, strict)

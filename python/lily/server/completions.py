@@ -24,6 +24,7 @@ from lily.server.openai_fields import form_of, sampling_of, stops_of, timings_bo
 from lily.server.request_rules import COMPLETION_RULES
 from lily.server.request_warnings import Warnings
 from lily.server.service import Service
+from lily.server.steps import Steps
 from lily.server.turns import RawRequest, encoded, raw_work
 
 __all__ = ["completions"]
@@ -56,21 +57,21 @@ async def completions(service: Service, request: Request, fields: Fields) -> Res
     return fields.warnings.put_into(JsonResponse({**body, **fields.warnings.body(dones)}))
 
 
-def _prepared(service: Service, fields: Fields) -> tuple[str, bool, bool, list[RawRequest], list[str]]:
+def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, bool, bool, list[RawRequest], list[str]]:
     name = service.model_name(fields)
     stream = fields.flag("stream", False)
     include_usage = stream_options(service, fields, stream)
     echo = fields.flag("echo", False)
-    requests = _requests(service, fields)
+    requests = _requests(service, fields, steps)
     service.finish_fields(fields)
     decode = service.model.tokenizer.decode
     prefixes = [decode(one.ids) if echo else "" for one in requests for _ in range(one.choices)]
     return name, stream, include_usage, requests, prefixes
 
 
-def _requests(service: Service, fields: Fields) -> list[RawRequest]:
+def _requests(service: Service, fields: Fields, steps: Steps) -> list[RawRequest]:
     """What to continue."""
-    prompts = [_ids(service, prompt) for prompt in _prompts(fields)]
+    prompts = [_ids(service, prompt, steps) for prompt in _prompts(fields)]
     count = fields.integer("n", 1, 16) or 1
     if (fields.integer("best_of", 1, 16) or count) != count:
         raise unsupported("best_of", "best_of other than n is not supported")
@@ -101,9 +102,9 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
 
 
-def _ids(service: Service, prompt: str | list[int]) -> list[int]:
+def _ids(service: Service, prompt: str | list[int], steps: Steps) -> list[int]:
     try:
-        ids = encoded(service.model, prompt) if isinstance(prompt, str) else prompt
+        ids = encoded(service.model, prompt, steps) if isinstance(prompt, str) else prompt
     except ContextOverflowError as error:
         raise too_long(str(error), "prompt") from error
     if not ids:

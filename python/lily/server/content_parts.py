@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lily.server.errors import ApiError
@@ -50,9 +50,12 @@ class PartReader:
         Told about each kind of part that became a placeholder.
     strict
         Refuse such parts.
+    check
+        Called before each content; what it raises ends the reading.
     """
 
-    def __init__(self, warnings: Warnings, *, strict: bool) -> None:
+    def __init__(self, warnings: Warnings, *, strict: bool, check: Callable[[], None] | None = None) -> None:
+        self._check = check
         self._warnings = warnings
         self._strict = strict
 
@@ -68,6 +71,8 @@ class PartReader:
         between
             What stands between parts.
         """
+        if self._check is not None:
+            self._check()
         if content is None:
             return ""
         if isinstance(content, str):

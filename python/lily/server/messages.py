@@ -30,6 +30,7 @@ from lily.server.json_text import JsonResponse
 from lily.server.openai_fields import token_limit
 from lily.server.request_warnings import Warnings
 from lily.server.service import Service
+from lily.server.steps import Steps
 from lily.server.turns import chat_work, prompt_length
 
 __all__ = ["count_tokens", "messages"]
@@ -49,26 +50,26 @@ async def messages(service: Service, request: Request, fields: Fields) -> Respon
     return fields.warnings.put_into(JsonResponse(body))
 
 
-def _prepared(service: Service, fields: Fields) -> tuple[str, Work, bool]:
+def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, Work, bool]:
     name = service.model_name(fields)
     fields.required("max_tokens")
-    wanted = anthropic_chat_request(service, fields)
+    wanted = anthropic_chat_request(service, fields, steps)
     options = {**wanted.options, "max_tokens": token_limit(fields, "max_tokens", low=1)}
     stream = fields.flag("stream", False)
     service.finish_fields(fields)
-    work = chat_work(service.model, dataclasses.replace(wanted, options=options), call_deltas=stream)
+    work = chat_work(service.model, dataclasses.replace(wanted, options=options), steps, call_deltas=stream)
     return name, work, stream
 
 
 async def count_tokens(service: Service, request: Request, fields: Fields) -> Response:
     """The tokens of the prompt that a conversation makes."""
 
-    def counted() -> int:
+    def counted(steps: Steps) -> int:
         service.model_name(fields)
-        wanted = anthropic_chat_request(service, fields)
+        wanted = anthropic_chat_request(service, fields, steps)
         fields.ignore("max_tokens", "stream")  # some clients count with the body that they are going to send
         service.finish_fields(fields)
-        return prompt_length(service.model, wanted)
+        return prompt_length(service.model, wanted, steps)
 
     count = await service.prepare(request, counted)
     return fields.warnings.put_into(JsonResponse({"input_tokens": count, **fields.warnings.body()}))

@@ -20,6 +20,7 @@ from lily.server.json_text import JsonResponse, dump_json
 from lily.server.responses_format import ResponseFormat
 from lily.server.responses_request import WITH_SEALED_REASONING, input_items, responses_chat_request
 from lily.server.service import Service
+from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
 from lily.server.turns import ChatRequest, chat_work, prompt_length
 
@@ -91,9 +92,9 @@ class _Prepared:
     size: int  # their bytes
 
 
-def _prepared(service: Service, fields: Fields, owner: str) -> _Prepared:
+def _prepared(steps: Steps, service: Service, fields: Fields, owner: str) -> _Prepared:
     name = service.model_name(fields)
-    wanted = responses_chat_request(service, fields, service.responses, owner)
+    wanted = responses_chat_request(service, fields, service.responses, owner, steps)
     stream = fields.flag("stream", False)
     options = fields.mapping("stream_options")
     if options is not None and not stream:
@@ -103,7 +104,7 @@ def _prepared(service: Service, fields: Fields, owner: str) -> _Prepared:
     service.finish_fields(fields)
     items = [_listed(item) for item in input_items(fields)] if head["store"] else []
     return _Prepared(
-        work=chat_work(service.model, wanted, call_deltas=True),
+        work=chat_work(service.model, wanted, steps, call_deltas=True),
         stream=stream,
         head=head,
         tools=wanted.tools_of_client or RequestTools(fields.warnings, strict=False),
@@ -116,12 +117,12 @@ def _prepared(service: Service, fields: Fields, owner: str) -> _Prepared:
 async def count_input_tokens(service: Service, request: Request, fields: Fields) -> Response:
     """POST /v1/responses/input_tokens: the tokens of the prompt that a request makes."""
 
-    def counted() -> int:
+    def counted(steps: Steps) -> int:
         service.model_name(fields)
-        wanted = responses_chat_request(service, fields, service.responses, _owner(service, request))
+        wanted = responses_chat_request(service, fields, service.responses, _owner(service, request), steps)
         fields.ignore("stream", "stream_options", "include")
         service.finish_fields(fields)
-        return prompt_length(service.model, wanted)
+        return prompt_length(service.model, wanted, steps)
 
     count = await service.prepare(request, counted)
     body = {"object": "response.input_tokens", "input_tokens": count, **fields.warnings.body()}

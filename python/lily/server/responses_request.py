@@ -15,8 +15,10 @@ from lily.server.request_rules import RESPONSES_RULES
 from lily.server.response_store import ResponseStore
 from lily.server.responses_history import ResponsesReader
 from lily.server.service import Service
+from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
 from lily.server.turns import ChatRequest
+from lily.server.work_limits import check_counts
 
 __all__ = ["WITH_SEALED_REASONING", "input_items", "responses_chat_request"]
 
@@ -37,12 +39,16 @@ def input_items(fields: Fields) -> list[Any]:
     return given or []
 
 
-def responses_chat_request(service: Service, fields: Fields, store: ResponseStore, owner: str) -> ChatRequest:
+def responses_chat_request(
+    service: Service, fields: Fields, store: ResponseStore, owner: str, steps: Steps
+) -> ChatRequest:
     """The conversation, tools and options of a request, but for whether it streams."""
     strict = service.options.strict
+    items = input_items(fields)
+    check_counts(service.model, items, fields.any("tools"))
     tools = _tools(fields, strict)
     reader = ResponsesReader(
-        PartReader(fields.warnings, strict=strict),
+        PartReader(fields.warnings, strict=strict, check=steps.check),
         fields.warnings,
         tools,
         lambda name: store.item(name, owner),
@@ -51,8 +57,9 @@ def responses_chat_request(service: Service, fields: Fields, store: ResponseStor
     reader.add_system(fields.text("instructions"))
     previous = fields.text("previous_response_id")
     if previous is not None:
-        reader.read("previous_response_id", store.conversation(previous, owner))
-    items = input_items(fields)
+        before = store.conversation(previous, owner)
+        check_counts(service.model, [*before, *items])
+        reader.read("previous_response_id", before)
     reader.read("input", items)
     history = reader.history
     if not any(message["role"] != "system" for message in history.messages):

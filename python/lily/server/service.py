@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -20,6 +20,7 @@ from lily.server.metrics import Metrics
 from lily.server.options import ServerOptions
 from lily.server.preparation import Preparation
 from lily.server.response_store import ResponseStore
+from lily.server.steps import Steps
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -50,14 +51,17 @@ class Service:
         self.responses = ResponseStore()
         self.broken = False  #: whether the model's files failed it, after which only a restart helps
 
-    async def prepare(self, request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def prepare(
+        self, request: Request, function: Callable[Concatenate[Steps, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """What a function returns that may take its time; it runs in a thread, and is dropped if the client goes."""
+        call = call_of(request)
 
         def prepared(check: Callable[[], None]) -> T:
             check()
-            return function(*args, **kwargs)
+            return function(Steps(check, call.charge), *args, **kwargs)
 
-        return await self.preparation.run(call_of(request), prepared)
+        return await self.preparation.run(call, prepared)
 
     def note(self, error: BaseException) -> None:
         """Remember, and log once, that the model's files are not what was loaded."""

@@ -13,11 +13,15 @@ from lily.server.errors import ApiError
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse, dump_json
 from lily.server.service import Service
+from lily.server.steps import Steps
+from lily.server.work_limits import encoding_bytes
 
 __all__ = ["detokenize", "health", "metrics", "model", "models", "nothing", "tokenize"]
 
-_MOST_CHARACTERS = 1 << 21  # of a text to encode: a second or two
+_MOST_BYTES = 1 << 20  # of a text to encode: a second or less
+_ID_BYTES = 48  # of an id, with its text in the answer
 _MOST_TOKENS = 1 << 20
+_SMALL = 1 << 16  # bytes of a text that takes no memory worth counting
 _AT_ONCE = 1 << 14  # ids
 
 
@@ -70,7 +74,7 @@ async def detokenize(service: Service, request: Request, fields: Fields) -> Resp
     return await service.prepare(request, _detokenize, service, fields)
 
 
-def _tokenize(service: Service, fields: Fields) -> Response:
+def _tokenize(steps: Steps, service: Service, fields: Fields) -> Response:
     service.model_name(fields)
     name = "content" if fields.any("prompt") is None else "prompt"
     text = fields.text(name)
@@ -78,17 +82,22 @@ def _tokenize(service: Service, fields: Fields) -> Response:
         text = str(fields.required("prompt"))
     special = fields.flag("parse_special", True)
     service.finish_fields(fields)
-    if len(text) > _MOST_CHARACTERS:
-        message = f"{name} has {len(text)} characters; send texts of more than {_MOST_CHARACTERS} in parts"
+    size = len(text.encode("utf-8", "replace"))
+    if size > _MOST_BYTES:
+        message = f"{name} has {size} bytes; send texts of more than {_MOST_BYTES} in parts"
         raise ApiError(413, message, param=name, code="request_too_large")
-    ids = service.model.tokenizer.encode(text, parse_special=special)
+    tokenizer = service.model.tokenizer
+    if size > _SMALL:
+        steps.take(_ID_BYTES * size + encoding_bytes(tokenizer, text))
+    ids = tokenizer.encode(text, parse_special=special, check=steps.check)
     rest = dump_json({"count": len(ids), "max_model_len": service.model.max_context})
     # In parts, so that other threads run in between.
     parts = [dump_json(ids[start : start + _AT_ONCE])[1:-1] for start in range(0, len(ids), _AT_ONCE)]
     return Response(b'{"tokens":[' + b",".join(parts) + b"]," + rest[1:], media_type="application/json")
 
 
-def _detokenize(service: Service, fields: Fields) -> Response:
+def _detokenize(steps: Steps, service: Service, fields: Fields) -> Response:
+    del steps
     service.model_name(fields)
     fields.required("tokens")
     tokens = fields.items("tokens") or []

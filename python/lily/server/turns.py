@@ -16,7 +16,9 @@ from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentErr
 from lily.sampling import Sampling
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
+from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
+from lily.server.work_limits import characters_of, check_tools, take_memory
 
 if TYPE_CHECKING:
     from lily.generation import GeneratedToken, Generation
@@ -35,8 +37,8 @@ __all__ = [
     "refuse_oversized",
 ]
 
-_MOST_TOOLS = 1024
 _MOST_CHARACTERS = 1 << 22  # of a prompt, unless the context is so large that more could fit
+_LEAST_COUNTED = 1 << 17  # tokens that are counted at least, however small the context is
 _CHARACTERS = 16  # of a token: a text of longer ones, on the whole, is nothing but repetitions
 
 
@@ -85,14 +87,18 @@ def errors_at(places: Sequence[str] | None, format_field: str = "response_format
         raise as_api_error(error, places, format_field=format_field) from error
 
 
-def prompt_length(model: Model, request: ChatRequest) -> int:
-    """Tokens of the prompt that a conversation makes. Errors as for `refuse_oversized`."""
-    refuse_oversized(model, request)
+def prompt_length(model: Model, request: ChatRequest, steps: Steps) -> int:
+    """Tokens of the prompt that a conversation makes, up to some more than fit. Errors as for `refuse_oversized`."""
+    most = max(2 * model.max_context, _LEAST_COUNTED)
+    refuse_oversized(model, request, steps, most)
     with errors_at(request.places, request.format_field), _chat(model, request, call_deltas=False) as chat:
-        return chat.prompt_length()
+        try:
+            return chat.prompt_length(most)
+        except ContextOverflowError:
+            raise _overflow(model, characters_of(request.messages)) from None
 
 
-def refuse_oversized(model: Model, request: ChatRequest) -> None:
+def refuse_oversized(model: Model, request: ChatRequest, steps: Steps, most: int | None = None) -> None:
     """Raise for conversations that cannot fit, before they are rendered and encoded.
 
     Raises
@@ -101,53 +107,47 @@ def refuse_oversized(model: Model, request: ChatRequest) -> None:
         There are too many tools.
     ContextOverflowError
         The texts are far longer than the context.
+    ApiError
+        There is no memory to encode them.
     """
     tools = request.tools or ()
-    if len(tools) > _MOST_TOOLS:
-        raise InvalidArgumentError(f"tools: there are {len(tools)} of them; {_MOST_TOOLS} are allowed")
-    _check_characters(model, _characters(request.messages) + _characters(tools))
+    check_tools(tools)
+    _check_characters(model, characters_of(request.messages) + characters_of(tools))
+    take_memory(model, [*request.messages, *tools], steps, most)
+    steps.check()
 
 
-def encoded(model: Model, text: str) -> list[int]:
+def encoded(model: Model, text: str, steps: Steps) -> list[int]:
     """The ids of a raw prompt.
 
     Raises
     ------
     ContextOverflowError
         The text is longer than the context, as its beginning tells.
+    ApiError
+        There is no memory to encode it.
     """
     _check_characters(model, len(text))
+    take_memory(model, [text], steps)
     model.chat_support.encoder.check_length(text, model.max_context)
-    return model.tokenizer.encode(text)
+    return model.tokenizer.encode(text, check=steps.check)
 
 
 def _check_characters(model: Model, count: int) -> None:
     if count > max(_MOST_CHARACTERS, _CHARACTERS * model.max_context):
-        raise ContextOverflowError(
-            f"the prompt has {count} characters, more than {model.max_context} tokens, the maximum context "
-            "(max_context of Model.load)"
-        )
+        raise _overflow(model, count)
 
 
-def _characters(value: Any) -> int:
-    """Characters of all texts in a JSON value."""
-    count = 0
-    pending = [value]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, str):
-            count += len(one)
-        elif isinstance(one, Mapping):
-            count += sum(map(len, one))
-            pending.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            pending.extend(one)
-    return count
+def _overflow(model: Model, characters: int) -> ContextOverflowError:
+    return ContextOverflowError(
+        f"the prompt has {characters} characters, more than {model.max_context} tokens, the maximum context "
+        "(max_context of Model.load)"
+    )
 
 
-def chat_work(model: Model, request: ChatRequest, *, call_deltas: bool = False) -> Work:
+def chat_work(model: Model, request: ChatRequest, steps: Steps, *, call_deltas: bool = False) -> Work:
     """The work that answers a conversation; its items are (choice, event). Errors as for `refuse_oversized`."""
-    refuse_oversized(model, request)
+    refuse_oversized(model, request, steps)
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
         with errors_at(request.places, request.format_field):

@@ -79,9 +79,17 @@ class TextGuard:
         """The ids of a guarded prompt: those of its tokens that are not marked, and of the texts between them."""
         return self._encode(text, self._known.ids)
 
-    def count(self, text: str) -> int:
-        """How many ids `encode` gives; unlike there, nothing of the text is remembered."""
-        return len(self._encode(text, self._encode_plain))
+    def count(self, text: str, most: int) -> int:
+        """How many ids `encode` gives, or some number above `most`; unlike there, nothing of the text is remembered."""
+        if not self._tokenizer.matches_added_tokens_exactly:
+            return len(self._encode(text, self._encode_plain))
+        count = start = 0
+        for match in self._live.finditer(text):
+            count += self._count_plain(text[start : match.start()], most - count) + 1
+            if count > most:
+                return count
+            start = match.end()
+        return count + self._count_plain(text[start:], most - count)
 
     def plain(self, text: str) -> str:
         """A guarded text without its marks."""
@@ -115,6 +123,9 @@ class TextGuard:
 
     def _encode_plain(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, parse_special=False)
+
+    def _count_plain(self, text: str, most: int) -> int:
+        return self._tokenizer.count(self.plain(text), most, parse_special=False)
 
     def _encode_pieces(self, text: str, encode_plain: Callable[[str], list[int]]) -> list[int]:
         ids: list[int] = []

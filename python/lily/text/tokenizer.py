@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lily.checkpoint.show import show, show_path
 from lily.errors import InvalidArgumentError, TokenizerError
 from lily.quoting import quoted
 from lily.text.detokenizer import StreamingDetokenizer
+from lily.text.safe_borders import SafeBorders
 from lily.text.text_marks import pattern_of
 from lily.whole_numbers import whole_number
 
@@ -48,6 +49,11 @@ class Tokenizer:
         )  #: neither white space nor letters beside an added token matter to it
         self.normalizes_added_tokens = any(token.normalized for token in added.values())
         self._added_texts = pattern_of([content for content, _ in self._added.values()])
+        self._borders = SafeBorders(
+            self._tokenizer,
+            self.added_tokens,
+            exact=self.matches_added_tokens_exactly and not self.normalizes_added_tokens,
+        )
         self._bytes: dict[int, bytes] = {}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
@@ -100,7 +106,7 @@ class Tokenizer:
             return None
         return token_id
 
-    def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
+    def encode(self, text: str, *, parse_special: bool = True, check: Callable[[], None] | None = None) -> list[int]:
         """Return the token ids of `text`; no begin or end token is added.
 
         Parameters
@@ -111,24 +117,35 @@ class Tokenizer:
             True: the text of an added token, such as ``<|im_end|>`` or ``<think>``, becomes its one id. That
             is right for rendered chat templates and for trusted prompts. False: such text is encoded as
             ordinary characters, so that text from outside cannot end a turn or open a new one.
+        check
+            Called between parts of a long text; what it raises ends the work.
 
         Raises
         ------
         InvalidArgumentError
             `text` is not a string or holds lone surrogates.
         """
-        if not isinstance(text, str):
-            raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-        plain = not as_flag("parse_special", parse_special) and self._may_match_added_tokens(text)
-        encoder = self._plain_tokenizer if plain else self._tokenizer
-        try:
-            if len(text) < _LONG_TEXT:
-                ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
-            else:  # only the encoder of batches releases the GIL
-                ids = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        except (TypeError, UnicodeEncodeError) as error:
-            raise InvalidArgumentError(f"text at character {_first_surrogate(text)}: a lone surrogate") from error
+        ids: list[int] = []
+        for part in self._encoded_parts(text, parse_special):
+            if check is not None:
+                check()
+            ids += part
         return ids
+
+    def count(self, text: str, most: int, *, parse_special: bool = True) -> int:
+        """How many ids `encode` gives, or some number above `most` if there are more; errors as there."""
+        count = 0
+        for part in self._encoded_parts(text, parse_special):
+            count += len(part)
+            if count > most:
+                break
+        return count
+
+    def longest_part(self, text: str) -> int:
+        """UTF-8 bytes of the longest part of `text` that has to be encoded at once; memory is taken in proportion."""
+        if len(text) < _LONG_TEXT:
+            return len(text.encode("utf-8", "replace"))
+        return max(len(part.encode("utf-8", "replace")) for part in self._borders.parts(text, _LONG_TEXT))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD.
@@ -171,6 +188,20 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self._origin!r}, vocab_size={self._vocab_size})"
+
+    def _encoded_parts(self, text: str, parse_special: bool) -> Iterator[list[int]]:
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
+        plain = not as_flag("parse_special", parse_special) and self._may_match_added_tokens(text)
+        encoder = self._plain_tokenizer if plain else self._tokenizer
+        try:
+            if len(text) < _LONG_TEXT:
+                yield encoder.encode(text, add_special_tokens=False).ids
+                return
+            for part in self._borders.parts(text, _LONG_TEXT):  # only the encoder of batches releases the GIL
+                yield encoder.encode_batch_fast([part], add_special_tokens=False)[0].ids
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InvalidArgumentError(f"text at character {_first_surrogate(text)}: a lone surrogate") from error
 
     def _may_match_added_tokens(self, text: str) -> bool:
         return self.normalizes_added_tokens or self._added_texts.search(text) is not None

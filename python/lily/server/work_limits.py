@@ -1,0 +1,124 @@
+"""Limits of a conversation that are found before it is read, and the memory that encoding it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lily.errors import ContextOverflowError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from lily.model import Model
+    from lily.server.steps import Steps
+    from lily.text import Tokenizer
+
+__all__ = ["characters_of", "check_counts", "check_tools", "encoding_bytes", "take_memory"]
+
+_MOST_TOOLS = 1024
+_MOST_MESSAGES = 1 << 14
+_MOST_PARTS = 1 << 15  # of all messages
+_LISTS = ("content", "tool_calls", "tools", "output", "summary", "reasoning_details")
+_FREE = 1 << 16  # bytes of a part that are encoded in passing
+_BYTES = 4  # of a token, about
+_PER_BYTE = 160  # bytes of memory for a byte of UTF-8 that is encoded at once
+
+
+def check_counts(model: Model, messages: Sequence[Any], tools: Any = None) -> None:
+    """Raise for conversations of too many messages, parts of messages or tools; nothing of them is read before.
+
+    Raises
+    ------
+    ContextOverflowError
+        There are more messages than the context has tokens, or more than a conversation may have.
+    InvalidArgumentError
+        There are too many parts or tools.
+    """
+    count, most = len(messages), model.max_context
+    if count > most:
+        raise ContextOverflowError(
+            f"the conversation has {count} messages, more than {most} tokens, the maximum context"
+        )
+    if count > _MOST_MESSAGES:
+        raise ContextOverflowError(f"the conversation has {count} messages; {_MOST_MESSAGES} are allowed")
+    check_tools(tools)
+    parts = sum(
+        len(one[name])
+        for one in messages
+        if isinstance(one, Mapping)
+        for name in _LISTS
+        if isinstance(one.get(name), list)
+    )
+    if parts > _MOST_PARTS:
+        raise InvalidArgumentError(f"messages: they have {parts} parts; {_MOST_PARTS} are allowed")
+
+
+def check_tools(tools: Any) -> None:
+    """Raise InvalidArgumentError if there are too many tools."""
+    if isinstance(tools, Sequence) and len(tools) > _MOST_TOOLS:
+        raise InvalidArgumentError(f"tools: there are {len(tools)} of them; {_MOST_TOOLS} are allowed")
+
+
+def characters_of(value: Any) -> int:
+    """Characters of all texts in a JSON value."""
+    return sum(map(len, _texts(value)))
+
+
+def take_memory(model: Model, values: Sequence[Any], steps: Steps, most: int | None = None) -> None:
+    """Charge the request with what it takes to encode texts or messages, one after another.
+
+    Raises
+    ------
+    ContextOverflowError
+        A text is so long that its beginning alone has more than `most` tokens; None: than the context.
+    ApiError
+        There is no memory for that.
+    """
+    tokenizer = model.tokenizer
+    most = model.max_context if most is None else most
+    size = 0
+    for value in values:
+        steps.check()
+        size = max(size, sum(map(tokenizer.longest_part, _texts(value))))
+    if size > max(_BYTES * most, _FREE):
+        for value in values:
+            for text in _texts(value):
+                _refuse_by_beginning(tokenizer, text, steps, most)
+    steps.take(_needed(size))
+
+
+def encoding_bytes(tokenizer: Tokenizer, text: str) -> int:
+    """About how many bytes the tokenizer needs to encode a text, beside the few that it always needs."""
+    return _needed(tokenizer.longest_part(text))
+
+
+def _needed(longest_part: int) -> int:
+    return _PER_BYTE * max(0, longest_part - _FREE)
+
+
+def _refuse_by_beginning(tokenizer: Tokenizer, text: str, steps: Steps, most: int) -> None:
+    """Raise ContextOverflowError if what would be about a context of usual tokens is far more of them."""
+    size = len(text.encode("utf-8", "replace"))
+    if size <= _BYTES * most:
+        return
+    beginning = text[: len(text) * _BYTES * most // size]
+    limit = most + most // 16 + 64  # its last tokens may differ from those of the text
+    with steps.taken(encoding_bytes(tokenizer, beginning)):
+        if tokenizer.count(beginning, limit, parse_special=False) > limit:
+            raise ContextOverflowError(
+                f"the prompt has {len(text)} characters, more than {most} tokens, the maximum context"
+            )
+
+
+def _texts(value: Any) -> list[str]:
+    texts: list[str] = []
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, str):
+            texts.append(one)
+        elif isinstance(one, Mapping):
+            texts += one
+            pending.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            pending.extend(one)
+    return texts
