@@ -44,12 +44,13 @@ class ReadCall:
 class ReadCalls:
     """What stands at the place: calls, where they end, and the text of a call that was cut off.
 
-    No calls and nothing cut off means that it is no call at all.
+    No calls and nothing cut off means that it is no call at all, and neither is any at the tags up to `last_open`.
     """
 
     calls: list[ReadCall]
     end: int
     partial: str = ""
+    last_open: int = 0  # where the last <tool_call> begins of those that follow one another at the place
 
 
 class CallReader:
@@ -92,6 +93,7 @@ class CallReader:
         self._step: Callable[[], bool] = self._start
         self._wrapped = False
         self._wrapper_start = 0
+        self._last_open = 0
         self._calls: list[ReadCall] = []
         self._calls_end = 0  # where the last complete call ends
         self._after_json = False
@@ -168,6 +170,7 @@ class CallReader:
             return self._begin_function(tag)
         if tag.kind == OPEN_CALL and (not self._calls or self._flat) and not self._single:
             self._wrapper_start = tag.start if self._calls else 0
+            self._last_open = tag.start
             self._at = tag.end
             return True
         if self._calls and tag.kind in (CLOSE_FUNCTION, CLOSE_PARAMETER):
@@ -364,7 +367,7 @@ class CallReader:
         return self._end(self._text.end, self._text.slice(self._function_start, self._text.end))
 
     def _end(self, end: int, partial: str = "") -> bool:
-        self._result = ReadCalls(self._calls, end, partial)
+        self._result = ReadCalls(self._calls, end, partial, self._last_open)
         return True
 
     def _wait_or_end(self, at: int) -> bool:

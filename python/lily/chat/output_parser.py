@@ -54,6 +54,19 @@ class _Draft:
     in_thinking: bool
 
 
+@dataclass(frozen=True)
+class _NoCalls:
+    """Tags that follow one another and of which the first was found to begin no call: so do the others."""
+
+    last: int  # characters of the output before the last one
+    only_known: bool
+    strict: bool  # how the first was read
+
+    def hold(self, at: int, only_known: bool, strict: bool) -> bool:
+        """Whether a tag at a place begins no call when it is read like this."""
+        return at <= self.last and only_known >= self.only_known and strict >= self.strict
+
+
 class OutputParser:
     """One answer's parser; the pieces do not depend on how the text was split.
 
@@ -105,7 +118,8 @@ class OutputParser:
         self._fenced: tuple[int, list[str]] | None = None  # text behind a possible call in a fence, and its place
         self._fence_stays_open = False
         self._reader: CallReader | None = None
-        self._reads_draft = False
+        self._no_calls: _NoCalls | None = None
+        self._reads_draft = self._reads_strictly = False
         self._draft: _Draft | None = None
         self._think_searched = 0  # characters of the buffer in which no </think> begins
         self._writers: list[CallWriter] = []  # of the calls that the reader has begun
@@ -290,12 +304,19 @@ class OutputParser:
             if tag is None or tag.name not in tools or not in_place:
                 return False
         in_place = in_place and not self._fence_stays_open
-        self._reads_draft = self._reasoning or not in_place
+        reads_draft, strict = self._reasoning or not in_place, not self._reasoning and not in_place
+        if (
+            behind_draft is None
+            and self._no_calls is not None
+            and self._no_calls.hold(self._start, reads_draft, strict)
+        ):
+            return False
+        self._reads_draft, self._reads_strictly = reads_draft, strict
         self._reader = CallReader(
             tools,
             self._buffer,
-            only_known=self._reads_draft,
-            strict=not self._reasoning and not in_place,
+            only_known=reads_draft,
+            strict=strict,
             single=not self._parallel_calls,
         )
         self._think_searched = 0
@@ -309,6 +330,8 @@ class OutputParser:
                 self._write_pieces(reader)
             return False
         self._reader = None
+        if found.last_open and not found.calls and not found.partial:
+            self._no_calls = _NoCalls(self._start + found.last_open, self._reads_draft, self._reads_strictly)
         if self._reads_draft:
             self._keep_draft(found)
         elif found.calls or found.partial:
