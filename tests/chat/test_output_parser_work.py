@@ -21,6 +21,7 @@ SHAPES = {
     "drafts with text": ("", "x <tool_call>\n<function=g>\n</function>\n</tool_call>\nno\n"),
     "white space in a call": ("<tool_call>", "\n"),
     "white space behind a value": (OPEN + "x\n</parameter>", "\n"),
+    "white space behind an opening parameter": (OPEN + "x\n<parameter=text>", " "),
     "closing parameters": (OPEN, "</parameter>\n"),
     "closing functions": (OPEN + "x\n</parameter>\n", "</function>\n"),
     "closing calls": (OPEN, "</function>\n</tool_call>\n"),

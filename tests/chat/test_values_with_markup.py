@@ -150,6 +150,14 @@ quoted = st.builds(
 values = st.lists(st.one_of(lines, quoted, st.sampled_from(VALUES[16:20])), min_size=1, max_size=4).map("\n".join)
 
 
+def test_what_follows_a_quoted_opening_tag_is_waited_for():
+    for behind in ("<tool_call>", " <tool_call>", "  x", "<parameter=b>", "\n", "  \nx", ""):
+        for head in ("", "<tool_call>\n"):
+            text = f"{head}<function=f>\n<parameter=a>\n \n<parameter=a>{behind}</parameter>"
+            parse_every_way(text, tools=TOOLS)
+            parse_every_way(text + "\n</function>\n", tools=TOOLS)
+
+
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), values, min_size=1, max_size=3), min_size=1, max_size=3),

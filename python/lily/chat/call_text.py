@@ -71,11 +71,11 @@ class CallText:
         """Whether a tag is the first on its line."""
         return begins_line(self.buffer.text, tag.start)
 
-    def line_ends(self, at: int) -> bool:
-        """Whether nothing but white space follows on the line, as far as it is there."""
-        text, end = self.buffer.text, self.end
-        while at < end and text[at].isspace():
-            if text[at] == "\n":
-                return True
-            at += 1
-        return at == end
+    def line_ends(self, at: int) -> bool | None:
+        """Whether nothing but white space follows on the line; None if that is not known yet."""
+        behind = self.skip_space(at)
+        if self.buffer.text.find("\n", at, behind) >= 0:
+            return True
+        if behind < self.end:
+            return False
+        return True if self.final else None

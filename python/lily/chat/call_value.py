@@ -164,7 +164,7 @@ class CallValue:
             return None
         return follower.kind in ((FUNCTION,) if tag.kind == OPEN_CALL else (PARAMETER, CLOSE_FUNCTION))
 
-    def _opening_parameter(self, tag: Tag) -> Literal[False]:
+    def _opening_parameter(self, tag: Tag) -> Literal[False] | None:
         if self._quoted_calls:
             self._quoted_calls[-1].parameter_is_open = True
         elif tag.start == self._between:
@@ -178,10 +178,14 @@ class CallValue:
             passed = self._passed
             end = tag.start if passed is None or passed[1] != tag.start else passed[0]
             self._others = _OtherParameters(end, [tag.name])
-        elif self._text.line_ends(tag.end):
-            self._quoted_parameters += 1
         else:
-            self._quoted_in_line = tag.end
+            line_ends = self._text.line_ends(tag.end)
+            if line_ends is None:
+                return None
+            if line_ends:
+                self._quoted_parameters += 1
+            else:
+                self._quoted_in_line = tag.end
         return False
 
     def _closing_parameter(self, tag: Tag) -> int | Literal[False] | None:
