@@ -122,7 +122,7 @@ def test_one_whose_work_is_in_a_long_call_is_let_go(start, held, stream):
 def test_the_ticket_of_a_stream_that_is_left_is_cancelled(start, monkeypatch):
     steps = []
 
-    def endless(service, wanted, *, call_deltas):
+    def endless(service, wanted, _, *, call_deltas):
         def work(ticket):
             while True:
                 steps.append(ticket)
@@ -216,7 +216,7 @@ def test_cancelling_twice_and_after_the_end_does_nothing():
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("raised", "status"), [(ClosedError, 503), (RecursionError, 400), (OverflowError, 400)])
 def test_failures_of_the_work(client, monkeypatch, caplog, raised, status, stream):
-    def failing(service, wanted, *, call_deltas):
+    def failing(service, wanted, _, *, call_deltas):
         def work(ticket):
             raise raised("planted\r\nINFO: a line of one's own \x1b[31m " + "long " * 1000)
             yield

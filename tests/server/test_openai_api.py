@@ -298,7 +298,7 @@ def test_streams_that_fail_later_are_counted_as_failed(client, monkeypatch):
     from lily.chat import ContentDelta
     from lily.server import chat_completions
 
-    def failing(service, wanted, *, call_deltas):
+    def failing(service, wanted, _, *, call_deltas):
         def work(ticket):
             yield 0, ContentDelta("Hel")
             raise MemoryError("planted")

@@ -7,7 +7,9 @@ import pytest
 
 from lily import Sampling, Session
 from lily.chat import ContentDelta, Done, ReasoningDelta
+from lily.server.byte_budget import ByteBudget, Charge
 from lily.server.engine import Engine, Failure, Finished
+from lily.server.steps import Steps
 from lily.server.turns import ChatRequest, chat_work
 
 CHAT = "/v1/chat/completions"
@@ -93,10 +95,11 @@ def test_two_queued_requests_compute_what_they_compute_alone(engine, model, monk
         for at in (1, 2)
     ]
     seen = []
+    steps = Steps(lambda: None, Charge(ByteBudget(1 << 20)))
 
     def watched(number, request):
         def run(ticket):
-            for item in chat_work(model, request)(ticket):
+            for item in chat_work(model, request, steps)(ticket):
                 seen.append((number, type(item[1])))
                 yield item
 

@@ -178,7 +178,7 @@ def test_streams_that_fail_say_so(client, monkeypatch):
     from lily.chat import ContentDelta
     from lily.server import responses
 
-    def failing(service, wanted, *, call_deltas):
+    def failing(service, wanted, _, *, call_deltas):
         def work(ticket):
             yield 0, ContentDelta("Hel")
             raise MemoryError("planted")
