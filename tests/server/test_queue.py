@@ -95,11 +95,11 @@ def test_two_queued_requests_compute_what_they_compute_alone(engine, model, monk
         for at in (1, 2)
     ]
     seen = []
-    steps = Steps(lambda: None, Charge(ByteBudget(1 << 20)))
+    preparing = Steps(lambda: None, Charge(ByteBudget(1 << 20)))
 
     def watched(number, request):
         def run(ticket):
-            for item in chat_work(model, request, steps)(ticket):
+            for item in chat_work(model, request, preparing)(ticket):
                 seen.append((number, type(item[1])))
                 yield item
 
