@@ -311,9 +311,9 @@ def test_a_request_that_fails_leaves_nothing_to_the_garbage_collector(client, mo
     seen = []
     take = chat_completions.chat_request
 
-    def watched(service, fields):
+    def watched(service, fields, steps):
         seen.append(weakref.ref(fields))
-        return take(service, fields)
+        return take(service, fields, steps)
 
     monkeypatch.setattr(chat_completions, "chat_request", watched)
     bodies = [{"messages": []}, {**PATHS[CHAT], "messages": [{"role": "nobody"}]}, {**PATHS[CHAT], "n": 17}]
