@@ -41,7 +41,7 @@ def conversation(turns, seed=1, size=80):
 
 def prompt_of(model, messages, **options):
     chat = model.chat(messages=messages, **options)
-    return chat._prompt(chat._with(None, TurnOptions()), TurnOptions())
+    return chat._prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
 
 
 def expected_borders(chat, messages, prompt):
@@ -133,7 +133,7 @@ def test_ids_and_positions_are_those_of_a_fresh_rendering(model, tokenizer, data
     ends = [at for at, message in enumerate(messages) if message["role"] in ("user", "tool")]
     for end in data.draw(st.permutations(ends)):
         chat = model.chat(messages=messages[: end + 1], **options)
-        prompt = chat._prompt(chat._with(None, TurnOptions()), TurnOptions())
+        prompt = chat._prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
         ids = model.render_chat(prompt.normal, tools=options["tools"], **chat._template_options)
         assert prompt.encoded.ids == ids == tokenizer.encode(prompt.text)
         offsets = sorted(expected_borders(chat, prompt.normal, prompt.text))
@@ -145,7 +145,7 @@ def test_templates_whose_opening_depends_on_the_conversation(model, tiny, monkey
     monkeypatch.setitem(model.__dict__, "chat_template", ChatTemplate(source))
     monkeypatch.delitem(model.__dict__, "chat_support", raising=False)
     chat = model.chat(messages=conversation(1), thinking=True)
-    prompt = chat._prompt(chat._with(None, TurnOptions()), TurnOptions())
+    prompt = chat._prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
     assert prompt.text.endswith("<think>\n6")
     offsets = sorted(expected_borders(chat, prompt.normal, prompt.text))
     assert [model.tokenizer.decode(prompt.encoded.ids[:at]) for at in prompt.encoded.positions] == [

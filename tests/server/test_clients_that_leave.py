@@ -241,7 +241,7 @@ def test_failures_of_the_work(client, monkeypatch, caplog, raised, status, strea
 def test_weights_that_changed_under_the_server(start, monkeypatch, caplog, stream):
     """Every request says what happened, the log once, and /health too."""
 
-    def failing(service, wanted, *, call_deltas):
+    def failing(*_, call_deltas):
         def work(ticket):
             raise CheckpointError("/models/a/model.safetensors: it was changed after the model was loaded")
             yield

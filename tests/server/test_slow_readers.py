@@ -15,7 +15,7 @@ from lily.server.protocol import ConnectionLimits
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
-LARGE = request("POST", "/tokenize", {"prompt": "a" * 2_000_000}, ["Connection: close"])  # answered by megabytes
+LARGE = request("POST", "/tokenize", {"prompt": "\u00e9" * 520_000}, ["Connection: close"])  # answered by megabytes
 WRITE_SECONDS = 4.0
 
 
