@@ -21,7 +21,7 @@ WRITE_SECONDS = 4.0
 
 @pytest.fixture(scope="module")
 def server():
-    with served(write_seconds=WRITE_SECONDS, idle_seconds=0.3) as one:
+    with served(write_seconds=WRITE_SECONDS, idle_seconds=0.3, max_pending_bytes=1 << 30) as one:
         yield one
 
 
