@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -99,8 +100,10 @@ def save_snapshot(
     partial = target.with_name(partial_name(target.name))
     created = False
     try:
-        with partial.open("xb", buffering=0) as stream:
+        with open(partial, "xb", buffering=0, opener=None if durable else _for_the_owner) as stream:
             created = True
+            if durable and target.exists():
+                os.fchmod(stream.fileno(), stat.S_IMODE(target.stat().st_mode))  # who may read it stays the same
             _write(stream, text, parts, check)
             if durable:
                 os.fsync(stream.fileno())
@@ -114,6 +117,11 @@ def save_snapshot(
         flush_directory(target.parent)
         with contextlib.suppress(OSError):
             remove_abandoned(target.parent, re.escape(target.name))
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    """Open a file of the cache, which nobody asked for by name: it holds the ids of prompts."""
+    return os.open(path, flags, 0o600)
 
 
 def saved_size(model: Model, snapshot: _core.Snapshot) -> int:

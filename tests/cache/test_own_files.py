@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -292,3 +293,21 @@ def test_a_session_saved_in_the_directory_stays(load, prompt, tmp_path):
         assert model.cache.flush(60)
     model.close()
     assert load(prefix_cache_dir=tmp_path).load_session(tmp_path / "mine.lily-session").position == 100
+
+
+def test_only_the_owner_reads_what_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Model.load(CHECKPOINT, threads=1, prefix_cache_dir="~/kept") as model:
+        model.cached_session(list(range(5, 205)))
+        model.cache.flush()
+    kept = [*(tmp_path / "kept").glob("*.lily-session")]
+    assert kept and {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+
+
+def test_a_saved_session_keeps_the_modes_of_the_file_that_it_replaces(tmp_path):
+    with Model.load(CHECKPOINT, threads=1) as model, model.prefill([1, 2, 3]) as session:
+        path = tmp_path / "state"
+        session.save(path)
+        path.chmod(0o640)
+        session.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640

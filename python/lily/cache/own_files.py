@@ -39,7 +39,10 @@ def cache_path(given: object) -> Path:
         raise ConfigError(
             "prefix_cache_dir is empty; name a directory, also the current one by its full path, or leave it out"
         )
-    return path
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # an unknown user
+        raise ConfigError(f"prefix_cache_dir: {path} has no home directory ({error})") from error
 
 
 class CacheDirectory:
