@@ -93,3 +93,29 @@ def test_a_call_behind_a_draft_that_was_given_up():
     result = parsed(text + LIST)
     assert result["calls"] == [LISTED]
     assert result["reasoning"] == text.strip()
+
+
+def in_content(text):
+    result = parse_every_way(text, reasoning=False, tools=TOOLS)
+    streamed = parse_with_deltas(list(text), reasoning=False, tools=TOOLS)
+    del streamed["pieces"]
+    assert streamed == result
+    return result
+
+
+@pytest.mark.parametrize("draft", [REMOVE, BARE, REMOVE + "\n" + LIST])
+@pytest.mark.parametrize("closed", ["\n</think>", ""])
+def test_a_thinking_block_behind_text_drafts_too(draft, closed):
+    text = f"Let me see.\n\n<think>\nMaybe\n{draft}\nNo, too risky.{closed}\n\nShall I delete it?"
+    result = in_content(text)
+    assert result["calls"] == []
+    assert result["content"] == text
+
+
+def test_calls_behind_such_a_block_or_at_its_end_are_made():
+    head = "Let me see.\n\n<think>\nMaybe\n"
+    behind = in_content(f"{head}{REMOVE}\nNo.\n</think>\n\n{LIST}")
+    assert behind["calls"] == [LISTED]
+    assert behind["content"] == f"{head}{REMOVE}\nNo.\n</think>"
+    assert in_content(f"{head}{LIST}")["calls"] == [LISTED]
+    assert in_content(f"The `<think>` tag.\n\n{LIST}\nThat was it.")["calls"] == [LISTED]

@@ -117,6 +117,7 @@ class OutputParser:
         self._code = MarkdownCode(begins_line=not begun)
         self._fenced: tuple[int, list[str]] | None = None  # text behind a possible call in a fence, and its place
         self._fence_stays_open = False
+        self._thinks_in_content = False  # a thinking block that opened behind other text is text, calls and all
         self._reader: CallReader | None = None
         self._no_calls: _NoCalls | None = None
         self._reads_draft = self._reads_strictly = False
@@ -270,7 +271,9 @@ class OutputParser:
             self._pass(len(mark))
 
     def _at_think_tag(self, mark: str) -> None:
-        if self._in_code() or (mark == OPEN_THINK and (self._output.text_came or self._calls)):
+        begun = bool(self._output.text_came or self._calls)
+        if self._in_code() or (mark == OPEN_THINK and begun) or (mark == CLOSE_THINK and self._thinks_in_content):
+            self._thinks_in_content = mark == OPEN_THINK if not self._in_code() else self._thinks_in_content
             self._pass(len(mark))
             return
         self._consume(len(mark))
@@ -303,7 +306,7 @@ class OutputParser:
             tag = tag_at(mark, 0, len(mark))
             if tag is None or tag.name not in tools or not in_place:
                 return False
-        in_place = in_place and not self._fence_stays_open
+        in_place = in_place and not self._fence_stays_open and not self._thinks_in_content
         reads_draft, strict = self._reasoning or not in_place, not self._reasoning and not in_place
         if (
             behind_draft is None
