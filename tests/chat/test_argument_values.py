@@ -1,8 +1,10 @@
 """Conversion of argument texts by JSON schema: what fits becomes typed, what does not stays text."""
 
+import json
 import time
 
 import pytest
+from parsing import parse_every_way
 
 from lily.chat import argument_values
 from lily.chat.argument_values import ToolSchemas, convert, is_text
@@ -242,3 +244,26 @@ def test_schemas_of_a_request_are_read_once(monkeypatch):
 def test_tools_that_are_none(tools):
     with pytest.raises(InvalidArgumentError, match="tools"):
         ToolSchemas(tools)
+
+
+PARAMETERS = {
+    "n": {"type": "integer"},
+    "l": {"type": "array", "items": {"type": "integer"}},
+    "o": {"type": "object"},
+    "b": {"type": "boolean"},
+    "z": {"type": ["integer", "null"]},
+    "s": {"type": "string"},
+    "u": {"type": ["string", "integer"]},
+    "e": {"enum": ["5", 7]},
+}
+WRITTEN = {"n": "5", "l": "[1, 2]", "o": '{"a": 1}', "b": "True", "z": "None", "s": "5", "u": "5", "e": "5", "x": "5"}
+READ = {"n": 5, "l": [1, 2], "o": {"a": 1}, "b": True, "z": None, "s": "5", "u": "5", "e": "5", "x": "5"}
+
+
+@pytest.mark.parametrize(
+    "form", ['<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>', "<function=f>%s</function>"]
+)
+def test_strings_in_calls_of_json_become_what_the_tool_takes(form):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": PARAMETERS}}}]
+    result = parse_every_way(form % json.dumps(WRITTEN), reasoning=False, tools=tools)
+    assert result["calls"] == [("f", READ)]

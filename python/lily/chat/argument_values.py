@@ -63,6 +63,12 @@ class ToolSchemas:
         """`text` as the value of a tool's parameter; see `convert`."""
         return self._allowed_values(name, parameter).value_of(text)
 
+    def fitted(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool's arguments that came as JSON, where strings that are not allowed become values as in `convert`."""
+        return {
+            parameter: self._allowed_values(name, parameter).fitted(value) for parameter, value in arguments.items()
+        }
+
     def is_text(self, name: str, parameter: str) -> bool:
         """Whether a tool's parameter takes every text as it is."""
         return self._allowed_values(name, parameter).is_text
@@ -98,6 +104,13 @@ class AllowedValues:
     def is_text(self) -> bool:
         """Whether `value_of` returns every text unchanged."""
         return not self._has_choices and self._kinds in ((), ("string",))
+
+    def fitted(self, value: Any) -> Any:
+        """A value of JSON, or what a string that is not allowed stands for."""
+        unbound = not self._kinds and not self._has_choices
+        if not isinstance(value, str) or unbound or "string" in self._kinds or ANY in self._kinds:
+            return value
+        return value if value in self._strings else self.value_of(value)
 
     def value_of(self, text: str) -> Any:
         """See `convert`."""

@@ -233,7 +233,8 @@ class CallReader:
         if not calls or (self._only_known and any(name not in self._tools for name, _ in calls)):
             return self._end(self._calls_end)
         for name, arguments in calls:
-            self._calls.append(ReadCall(name, arguments, self._call_start, closed=True))
+            fitted = self._tools.fitted(name, arguments)
+            self._calls.append(ReadCall(name, fitted, self._call_start, closed=True))
         self._at = self._calls_end = self._json.at
         self._after_json, self._step = True, self._body
         return True
@@ -247,7 +248,7 @@ class CallReader:
         arguments = json_object(value) if found == "ended" else None
         if arguments is None:
             return self._stray_or_none(self._at)
-        self._arguments = arguments
+        self._arguments = self._tools.fitted(self._name, arguments)
         self._at, self._step = self._json.at, self._behind_json
         return True
 
