@@ -95,9 +95,6 @@ def test_a_form_goes_on(client):
     fields = {"response_format": form, "max_tokens": 80, "temperature": 0}
     rest = client.post(CHAT, json=body(CHAT, {"role": "assistant", "content": '{"a": tr'}, **fields)).json()
     assert set(json.loads('{"a": tr' + rest["choices"][0]["message"]["content"])) == {"a"}
-    other = client.post(CHAT, json=body(CHAT, {"role": "assistant", "content": "Well"}, **fields))
-    assert other.status_code == 400
-    assert other.json()["error"]["param"] == "response_format"
 
 
 def test_the_library_joins_the_answer(model):
@@ -119,3 +116,26 @@ def test_the_next_turn_finds_an_answer_that_was_begun(client, script):
     whole = {"role": "assistant", "content": "One," + first["choices"][0]["message"]["content"]}
     after = client.post(CHAT, json={"messages": [ASK, whole, ASK], "max_tokens": 20, "enable_thinking": False}).json()
     assert after["usage"]["prompt_tokens_details"]["cached_tokens"] > 8
+
+
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("content", ["Sure.", "Here is the call:\n"])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
+def test_a_forced_call_comes_behind_what_was_begun(client, content, choice):
+    fields = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 40}
+    response = client.post(CHAT, json=body(CHAT, {"role": "assistant", "content": content}, **fields))
+    assert response.status_code == 200, response.text
+    (call,) = response.json()["choices"][0]["message"]["tool_calls"][:1]
+    assert call["function"]["name"] == "now"
+
+
+@pytest.mark.parametrize("content", ["```json\n", "Here is the JSON:\n"])
+def test_a_form_comes_behind_what_is_no_beginning_of_it(client, content):
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = {"role": "assistant", "content": content}
+    response = client.post(CHAT, json=body(CHAT, answer, response_format=form, max_tokens=40))
+    assert response.status_code == 200, response.text
+    assert json.loads(response.json()["choices"][0]["message"]["content"]) == {"a": 1}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lily.chat.constraints import GrammarConstraint
-from lily.errors import BackendError, InvalidArgumentError
+from lily.errors import InvalidArgumentError
 from lily.text import Tokenizer
 
 __all__ = ["AnswerBeginning"]
@@ -90,17 +90,9 @@ class AnswerBeginning:
         return {**whole, "reasoning_content": reasoning} if reasoning else whole
 
     def enter(self, constraint: GrammarConstraint, tokenizer: Tokenizer) -> None:
-        """Bring a constraint of the answer behind the beginning.
+        """Bring a constraint of the answer behind the beginning, if the answer may begin so.
 
-        Raises
-        ------
-        InvalidArgumentError
-            The beginning is none of an answer that the constraint allows.
+        Otherwise what the constraint describes, a call or a form of answer, comes behind the beginning.
         """
-        try:
-            for token in [] if self.is_thinking else tokenizer.encode(self.content):
-                constraint.accept(token)
-        except BackendError as error:
-            raise InvalidArgumentError(
-                "response_format: the answer in the last message does not begin as the format or the forced call does"
-            ) from error
+        if not self.is_thinking:
+            constraint.take_beginning(tokenizer.encode(self.content))
