@@ -106,6 +106,8 @@ def test_chat_histories(prompt_of, messages, texts):
             ]
         },
         {"reasoning_details": [{"type": "reasoning.summary", "summary": "I wondered."}]},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "I wondered.", "signature": "x"}]},
+        {"provider_specific_fields": {"reasoning_content": "I wondered.", "citations": None}},
         {"content": [{"type": "thinking", "thinking": "I wondered."}, {"type": "text", "text": "So."}]},
     ],
 )

@@ -15,7 +15,15 @@ __all__ = ["History", "read_chat_messages", "reasoning_text"]
 
 _SYSTEM_ROLES = ("system", "developer")
 _THINKING_PARTS = ("thinking", "reasoning", "redacted_thinking")
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "reasoning_details")
+_REASONING_FIELDS = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_text",
+    "thinking",
+    "reasoning_details",
+    "thinking_blocks",
+    "provider_specific_fields",
+)
 _NO_RESULT = "(no result)"
 
 
@@ -179,7 +187,9 @@ def reasoning_text(value: Any, depth: int = 8) -> str:
     if isinstance(value, str):
         return value
     if depth and isinstance(value, Mapping):
-        fields = (value.get(field) for field in ("text", "thinking", "reasoning", "content", "summary"))
+        fields = (
+            value.get(field) for field in ("text", "thinking", "reasoning", "reasoning_content", "content", "summary")
+        )
         return next(filter(None, (reasoning_text(field, depth - 1) for field in fields)), "")
     if depth and isinstance(value, list):
         return "".join(reasoning_text(item, depth - 1) for item in value)
