@@ -196,7 +196,7 @@ def _body(required: list[str], **properties: Any) -> dict[str, Any]:
 def _post(summary: str, body: dict[str, Any], *, streams: bool = False, error: str = "OpenAI") -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _OBJECT}}
     if streams:
-        content["text/event-stream"] = {"schema": _TEXT}
+        content["text/event-stream"] = {}  # a schema of OpenAPI 3.1 cannot describe single events
     responses = {
         "200": {"description": "The answer.", "content": content},
         **{code: _error(text, error) for code, text in _STATUSES.items()},

@@ -28,9 +28,17 @@ _long = st.builds(
     st.sampled_from(["<tool_call>", "<function=f>", "<", "</think>", '{"a":', "[", "<parameter=s>\n", "\n", "`"]),
     st.sampled_from([50, 2000]), texts,
 )  # fmt: skip
+_calls = st.builds(
+    lambda before, value, after: (
+        f"{before}<tool_call>\n<function=f>\n<parameter=s>\n{value}\n</parameter>\n</function>\n</tool_call>{after}"
+    ),
+    st.sampled_from(["", "Well.\n\n", "<think>\n", "`"]), texts, st.sampled_from(["", "\n", "\nSo."]),
+)  # fmt: skip
 _inputs = st.fixed_dictionaries(
     {
-        "text": st.one_of(texts, texts, st.builds(lambda text, value: text + str(value), texts, json_values), _long),
+        "text": st.one_of(
+            texts, texts, _calls, st.builds(lambda text, value: text + str(value), texts, json_values), _long
+        ),
         "cuts": cuts,
         "reasoning": st.booleans(),
         "tools": st.booleans(),
