@@ -17,13 +17,17 @@ _PIECE_BYTES = 4 << 20
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[int]:
     """A descriptor to read a regular file; OSError for anything else, a symbolic link too unless `follow`."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    # Not blocking: opening a pipe would wait for its writer. No controlling terminal either.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
     except ValueError as error:  # a NUL in the name
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield descriptor
     finally:

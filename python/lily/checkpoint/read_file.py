@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import BinaryIO
 from lily.checkpoint.foreign_content import foreign_content
 from lily.checkpoint.show import reason, show, show_path
 from lily.errors import LilyError
+from lily.regular_file import open_regular
 
 ErrorType = type[LilyError]
 
@@ -25,9 +25,6 @@ TEMPLATE_LIMIT = 1 << 19
 TOKENIZER_CONFIG_LIMIT = 16 << 20
 TOKENIZER_LIMIT = 128 << 20
 
-# Not blocking: opening a pipe would wait for its writer. No controlling terminal either.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
 
 @contextmanager
 def open_file(path: Path, error_type: ErrorType, remedy: str = RESTORE) -> Iterator[tuple[BinaryIO, os.stat_result]]:
@@ -40,13 +37,8 @@ def open_file(path: Path, error_type: ErrorType, remedy: str = RESTORE) -> Itera
         Errors of the system inside the with block become such errors, too.
     """
     try:
-        descriptor = os.open(path, _FLAGS)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                kind = "is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
-                raise error_type(f"{show_path(path)}: cannot be read: it {kind} where one is expected; {remedy}")
-            yield file, status
+        with open_regular(path) as descriptor, os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
+            yield file, os.fstat(descriptor)
     except LilyError:
         raise
     except FileNotFoundError as error:
