@@ -28,7 +28,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterat
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         yield descriptor
     finally:
         os.close(descriptor)
