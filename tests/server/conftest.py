@@ -16,6 +16,7 @@ import uvicorn  # noqa: E402
 import lily_tiny  # noqa: E402
 from lily import Model  # noqa: E402
 from lily.server import ServerOptions, create_app  # noqa: E402
+from lily.server.run import uvicorn_options  # noqa: E402
 from scripted_answers import scripted  # noqa: E402
 
 
@@ -30,7 +31,8 @@ def running(model, options):
     app = create_app(model, options)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, **uvicorn_options(options))
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         while not server.started and thread.is_alive():
