@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the results with all outputs")
     options = parser.parse_args()
     results: dict[str, Any] = {}
-    switches = None if options.backend == "cpu" else lily.Options().without(*options.off)
+    switches = None if options.backend == "cpu" else lily.GpuOptions().without(*options.off)
     with lily.Model.load(options.model, backend=options.backend, options=switches, threads=options.threads) as model:
         if options.documents != 0:
             results["perplexity"], results["tokens"] = heldout_perplexity(model, options.documents)

@@ -22,12 +22,13 @@ CORE_LAYERS = (("base",), ("weights",), ("cpu", "device"), ("gpu",), ("engine",)
 PACKAGE_LAYERS = (
     ("_core", "_version", "errors", "extras", "interpreters", "quoting"),
     ("whole_numbers", "arguments", "token_ids", "regular_file", "cache_folder"),
-    ("checkpoint", "sampling", "options"),
+    ("checkpoint", "sampling", "gpu_options"),
     ("text",),
     ("_native", "engine_options", "file_digest", "session_header", "partial_files", "digest_records"),
     ("loaded_file", "fingerprint"),
     ("generation", "snapshot", "session", "session_file", "open_objects"),
     ("cache",),
+    ("model_loading", "model_text", "model_facts"),
     ("model",),
     ("chat",),
     ("step_report", "notebook", "doctor", "verify", "bench"),
@@ -35,7 +36,7 @@ PACKAGE_LAYERS = (
     ("cli",),
 )
 # Imports inside functions that go up on purpose: what they need is loaded only when somebody asks for it.
-LAZY = {("model", "chat"), ("model", "notebook"), ("chat", "notebook"), ("session", "notebook")}
+LAZY = {("model_text", "chat"), ("model_facts", "notebook"), ("chat", "notebook"), ("session", "notebook")}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w/.]+)"', re.M)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import TYPE_CHECKING
+
 from lily.interpreters import require_main_interpreter
 
 require_main_interpreter()
@@ -13,17 +16,28 @@ from lily.bench.ablation import ablate
 from lily.checkpoint import Plan, plan
 from lily.engine_options import available_backends
 from lily.errors import LilyError
+from lily.gpu_options import GpuOptions
 from lily.model import Model
-from lily.options import Options
 from lily.sampling import Sampling
 from lily.session import Session
 from lily.snapshot import Snapshot
 from lily.step_report import step_report
 
+if TYPE_CHECKING:
+    Options = GpuOptions
+
+
+def __getattr__(name: str) -> object:
+    if name == "Options":
+        warnings.warn("lily.Options is called lily.GpuOptions now", DeprecationWarning, stacklevel=2)
+        return GpuOptions
+    raise AttributeError(f"module 'lily' has no attribute {name!r}")
+
+
 __all__ = [
+    "GpuOptions",
     "LilyError",
     "Model",
-    "Options",
     "Plan",
     "Sampling",
     "Session",

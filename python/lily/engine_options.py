@@ -9,7 +9,7 @@ from lily.arguments import check_text
 from lily.checkpoint import Checkpoint, plan
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
 from lily.errors import BackendError, ConfigError, MemoryLimitError
-from lily.options import Options
+from lily.gpu_options import GpuOptions
 from lily.quoting import quoted
 from lily.whole_numbers import whole_number
 
@@ -57,7 +57,7 @@ def choose_backend(name: str) -> str:
 def make_engine_options(
     checkpoint: Checkpoint,
     backend: str,
-    options: Options | None,
+    options: GpuOptions | None,
     *,
     threads: int | None,
     max_context: int | None,
@@ -79,9 +79,9 @@ def make_engine_options(
     if options is not None:
         if backend == "cpu":
             raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
-        if not isinstance(options, Options):
-            raise ConfigError(f"options must be lily.Options, not {quoted(options)}")
-        native.gpu = options._native()
+        if not isinstance(options, GpuOptions):
+            raise ConfigError(f"options must be lily.GpuOptions, not {quoted(options)}")
+        native.gpu = options.to_core()
     if backend != "cpu":
         _refuse_cpu_options(backend, cpu_isa, kv_cache_type)
     longest = checkpoint.config.max_position_embeddings
@@ -92,16 +92,16 @@ def make_engine_options(
     return native
 
 
-def arithmetic_of(native: _core.EngineOptions, options: Options) -> str:
+def arithmetic_of(native: _core.EngineOptions, options: GpuOptions) -> str:
     """What the bits of a state depend on besides the weights; states are not moved between two of these."""
     if native.backend == "cpu":
         # All instruction sets give the same bits, but for the portable kernels where they cannot fuse multiply and add.
         kind = "cpu portable" if native.cpu_isa == "portable" else "cpu"
         return f"{kind}, arithmetic={_core.CPU_ARITHMETIC}, kv_cache_type={native.kv_cache_type}"
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(GpuOptions)}
     changed = [
         f"{field.name}={values[field.name]}"
-        for field in dataclasses.fields(Options)
+        for field in dataclasses.fields(GpuOptions)
         if field.name not in _SCHEDULE and values[field.name] != field.default
     ]
     return ", ".join([native.backend, f"arithmetic={_core.gpu_arithmetic()}", *changed])

@@ -81,9 +81,9 @@ class Generation(Iterator[GeneratedToken]):
         self._with_logprobs = logprobs is not None
         self._candidates = session.model.sampled_vocab_size
         self._request = _core.TokenRequest(
-            sampling._native(), seed, self._candidates, stop_tokens, session.position, logprobs
+            sampling.to_core(), seed, self._candidates, stop_tokens, session.position, logprobs
         )
-        self._revision = session._native.begin_generation()
+        self._revision = session.core.begin_generation()
 
     def __next__(self) -> GeneratedToken:
         if self.finish_reason is not None:
@@ -93,7 +93,7 @@ class Generation(Iterator[GeneratedToken]):
             raise StopIteration
         check_callable("mask", self.mask)
         mask = None if self.mask is None else self._checked(self.mask())
-        choice = self._session._native.next_token(self._request, mask, self._revision)
+        choice = self._session.core.next_token(self._request, mask, self._revision)
         token = (
             GeneratedToken(choice.token, choice.logprob, tuple(choice.top_logprobs))
             if self._with_logprobs
@@ -126,7 +126,7 @@ class Generation(Iterator[GeneratedToken]):
         fitting = given[:room]
         if fitting and self.finish_reason is None:
             self._session.prefill(fitting)
-            self._revision = self._session._native.begin_generation()
+            self._revision = self._session.core.begin_generation()
             self.tokens += fitting
             return fitting
         return []

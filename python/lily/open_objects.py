@@ -56,7 +56,7 @@ class OpenObjects:
         """BusyError if this thread is within a call of one of the sessions: that cannot end while it waits."""
         with self._lock:
             sessions = list(self.sessions)
-        if any(session._native.is_called_here for session in sessions):
+        if any(session.core.is_called_here for session in sessions):
             raise BusyError(
                 "the model cannot be closed from within one of its own calls, such as a progress callback; cancel the "
                 "call, and close the model when it has returned"
@@ -79,7 +79,7 @@ class OpenObjects:
             self._closing = True
             sessions, snapshots = list(self.sessions), list(self.snapshots)
         for session in sessions:
-            session._native.begin_close()
+            session.core.begin_close()
         pause = _FIRST_PAUSE
         while sessions := [session for session in sessions if not _close(session)]:
             if time.monotonic() >= deadline:
@@ -96,7 +96,7 @@ class OpenObjects:
 def _close(session: Session) -> bool:
     with contextlib.suppress(BusyError):
         session.close()
-    return session._native.closed
+    return session.core.closed
 
 
 def _closed() -> ClosedError:

@@ -69,7 +69,7 @@ class Sampling:
         for name in _REAL:
             object.__setattr__(self, name, _as_float(name, getattr(self, name)))
         object.__setattr__(self, "top_k", whole_number("top_k", self.top_k, 0, error_type=InvalidArgumentError))
-        self._native().validate()
+        self.to_core().validate()
         if self.seed is not None:
             object.__setattr__(self, "seed", check_seed(self.seed))
 
@@ -97,7 +97,8 @@ class Sampling:
             raise InvalidArgumentError(f"there is no sampling profile {quoted(name)}; there are {', '.join(_PROFILES)}")
         return _PROFILES[name]
 
-    def _native(self) -> _core.Sampling:
+    def to_core(self) -> _core.Sampling:
+        """The core's copy of it."""
         return _core.Sampling(
             self.temperature,
             self.top_k,

@@ -37,7 +37,7 @@ class Session:
 
     def __init__(self, model: Model, native: _core.Session, seed: int | None = None) -> None:
         self._model = model
-        self._native = native
+        self.core = native  #: for Lily's own modules
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
         self._cached_tokens = 0
 
@@ -72,7 +72,7 @@ class Session:
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
-        return self._native.prefill(as_token_ids(ids, self._model.max_context), checked_progress(progress))
+        return self.core.prefill(as_token_ids(ids, self._model.max_context), checked_progress(progress))
 
     def decode(self, token: int) -> npt.NDArray[np.float32]:
         """Append one token and compute the logits that follow it.
@@ -87,7 +87,7 @@ class Session:
         InvalidArgumentError, ContextOverflowError, BusyError, ClosedError
             As `prefill`.
         """
-        return self._native.decode(int(as_token_ids([token])[0]))
+        return self.core.decode(int(as_token_ids([token])[0]))
 
     def generate(
         self,
@@ -188,7 +188,7 @@ class Session:
         """
         with_argmax = as_flag("return_argmax", return_argmax)
         given = as_token_ids(ids, self._model.max_context)
-        log_probabilities, argmax = self._native.score(given, checked_progress(progress))
+        log_probabilities, argmax = self.core.score(given, checked_progress(progress))
         return (log_probabilities, argmax) if with_argmax else log_probabilities
 
     # -- branching, going back, saving -----------------------------------------------------------------------------
@@ -204,9 +204,9 @@ class Session:
         seed : int, optional
             Seed of the new session's random draws; random by default.
         """
-        snapshot = _core.Snapshot.take(self._native, True)
+        snapshot = _core.Snapshot.take(self.core, True)
         session = self._model.session(seed=seed)
-        snapshot.restore_into(session._native)
+        snapshot.restore_into(session.core)
         return session
 
     def snapshot(self) -> Snapshot:
@@ -217,7 +217,7 @@ class Session:
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
-        return self._model._track(Snapshot(self._model, _core.Snapshot.take(self._native, True)))
+        return self._model.open_objects.add_snapshot(Snapshot(self._model, _core.Snapshot.take(self.core, True)))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back (or over) to a snapshot: tokens, state and logits become those it was taken of.
@@ -231,7 +231,7 @@ class Session:
         """
         if not isinstance(snapshot, Snapshot):
             raise InvalidArgumentError(f"snapshot must be a lily.Snapshot, not a {type(snapshot).__name__}")
-        snapshot._open().restore_into(self._native)
+        snapshot.core.restore_into(self.core)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the sequence and its state to a file, from which `Model.load_session` goes on exactly.
@@ -251,21 +251,21 @@ class Session:
         """
         from lily.session_file import save_snapshot
 
-        save_snapshot(as_path("path", path), self._model, _core.Snapshot.take(self._native, True), self._seed)
+        save_snapshot(as_path("path", path), self._model, _core.Snapshot.take(self.core, True), self._seed)
 
     # -- control ---------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """Stop the call that runs in another thread, after its current chunk or token; it raises CancelledError."""
-        self._native.cancel()
+        self.core.cancel()
 
     def reset(self) -> None:
         """Back to the empty sequence. Memory is kept for reuse."""
-        self._native.reset()
+        self.core.reset()
 
     def close(self) -> None:
         """Free the state. Closing twice is fine; any other use afterwards raises ClosedError."""
-        self._native.close()
+        self.core.close()
 
     def __enter__(self) -> Session:
         return self
@@ -283,7 +283,7 @@ class Session:
     @property
     def position(self) -> int:
         """Number of tokens in the sequence."""
-        return self._native.position
+        return self.core.position
 
     @property
     def cached_tokens(self) -> int:
@@ -293,20 +293,20 @@ class Session:
     @property
     def tokens(self) -> list[int]:
         """The token ids of the sequence."""
-        return self._native.tokens
+        return self.core.tokens
 
     @property
     def logits(self) -> npt.NDArray[np.float32] | None:
         """Logits that follow the last computed token, float32 [vocab_size]; None before the first prefill."""
-        return self._native.logits
+        return self.core.logits
 
     @property
     def state_bytes(self) -> int:
         """Bytes of state held now: KV caches, recurrent and convolution states."""
-        return self._native.state_bytes
+        return self.core.state_bytes
 
     def __repr__(self) -> str:
-        if self._native.closed:
+        if self.core.closed:
             return "<lily.Session closed>"
         try:
             return f"<lily.Session position={self.position} state_bytes={self.state_bytes}>"

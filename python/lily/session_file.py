@@ -135,7 +135,7 @@ def load_snapshot(path: str | PathLike[str], model: Model) -> tuple[_core.Snapsh
     file = Path(path)
     with _reading(file) as descriptor:
         header = read_header(file, descriptor)
-        check_belongs(header, model, model._fingerprint)
+        check_belongs(header, model, model.fingerprint)
         state = check_tensors(header, model)
         return _read_snapshot(header, descriptor, model, state), header.fields["seed"]
 
@@ -144,7 +144,7 @@ def read_tokens(path: Path, model: Model) -> npt.NDArray[np.int32]:
     """Token ids of a file that was saved with the same weights; its state is not read."""
     with _reading(path) as descriptor:
         header = read_header(path, descriptor)
-        check_belongs(header, model, model._fingerprint)
+        check_belongs(header, model, model.fingerprint)
         check_tensors(header, model)
         return _read_tensor(header, descriptor, "tokens").view(np.int32)
 
@@ -156,10 +156,10 @@ def _fields(model: Model, snapshot: _core.Snapshot, seed: int) -> dict[str, Any]
     return {
         "format": FORMAT,
         "version": VERSION,
-        "fingerprint": model._fingerprint,
+        "fingerprint": model.fingerprint,
         "dimensions": dimensions_of(model),
-        "kv_cache_type": model._open().options.kv_cache_type,
-        "arithmetic": model._arithmetic,
+        "kv_cache_type": model.core.options.kv_cache_type,
+        "arithmetic": model.arithmetic,
         "position": len(snapshot.tokens),
         "pending": snapshot.pending,
         "seed": seed,
@@ -235,7 +235,7 @@ def _writable(path: Path) -> Path:
 def _read_snapshot(
     header: SessionHeader, descriptor: int, model: Model, state: list[tuple[str, str]]
 ) -> _core.Snapshot:
-    builder = _core.SnapshotBuilder(model._open(), header.position)
+    builder = _core.SnapshotBuilder(model.core, header.position)
     kinds = dict(state) | {"tokens": "I32", "logits": "F32"}
     indices = {name: index for index, (name, _) in enumerate(state)}
     kept: dict[str, Bytes] = {}

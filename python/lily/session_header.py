@@ -140,10 +140,10 @@ def check_belongs(header: SessionHeader, model: Model, fingerprint: str) -> None
             refuse(path, f"it belongs to a model whose {name} is {found}, and this one's is {_quoted(value)}")
     if fields.get("fingerprint") != fingerprint:
         refuse(path, f"it was saved with other weights than those of {model.checkpoint.directory}")
-    if fields.get("arithmetic") != model._arithmetic:
+    if fields.get("arithmetic") != model.arithmetic:
         raise CheckpointError(
             f"{path}: it was computed by {_quoted(fields.get('arithmetic'))} and this model computes by "
-            f"{model._arithmetic!r}, which rounds otherwise; load the model with the file's backend and options"
+            f"{model.arithmetic!r}, which rounds otherwise; load the model with the file's backend and options"
         )
 
 
@@ -162,7 +162,7 @@ def check_tensors(header: SessionHeader, model: Model) -> list[tuple[str, str]]:
     tokens = header.tensors.get("tokens")
     if tokens is None or tokens.shape != (header.position,):
         refuse(header.path, "its tokens do not fit its position")
-    state = _core.state_tensors(model._open(), header.position)
+    state = _core.state_tensors(model.core, header.position)
     wanted = {name: (_STORED_AS[kind], tuple(shape)) for name, kind, shape in state}
     wanted["tokens"] = ("I32", (header.position,))
     if "logits" in header.tensors:

@@ -32,24 +32,24 @@ class Snapshot:
     @property
     def position(self) -> int:
         """Number of tokens in the sequence."""
-        return self._open().position
+        return self.core.position
 
     @property
     def tokens(self) -> list[int]:
         """The token ids of the sequence."""
-        native = self._open()
+        native = self.core
         tokens: list[int] = native.tokens.tolist()
         return tokens if native.pending is None else [*tokens, native.pending]
 
     @property
     def bytes(self) -> int:
         """Bytes that it refers to, those shared with sessions and other snapshots included."""
-        return self._open().bytes
+        return self.core.bytes
 
     @property
     def own_bytes(self) -> int:
         """Bytes that only this snapshot holds now: what `close` frees."""
-        return self._open().own_bytes
+        return self.core.own_bytes
 
     @property
     def closed(self) -> bool:
@@ -75,7 +75,9 @@ class Snapshot:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lily.Snapshot cannot be pickled: its state lives in this process; use session.save(path)")
 
-    def _open(self) -> _core.Snapshot:
+    @property
+    def core(self) -> _core.Snapshot:
+        """The native snapshot, for Lily's own modules; ClosedError once this one is closed."""
         native = self._native
         if native is None:
             raise ClosedError("this snapshot is closed; take a new one with session.snapshot()")

@@ -18,7 +18,7 @@ from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.quantization import Quantization, parse_quantization
 from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.errors import ConfigError
-from lily.options import Options
+from lily.gpu_options import GpuOptions
 from lily.quoting import quoted
 from lily.whole_numbers import whole_number
 
@@ -71,7 +71,7 @@ def step_report(
     phase: str,
     context: int,
     rows: int | None = None,
-    options: Options | None = None,
+    options: GpuOptions | None = None,
 ) -> StepReport:
     """Plan one decode step or one prompt chunk without weights and without a GPU.
 
@@ -85,7 +85,7 @@ def step_report(
         Tokens before the step.
     rows : int, optional
         Tokens of the chunk, 2048 by default; refused for a decode step, which has one.
-    options : Options, optional
+    options : GpuOptions, optional
         Which mechanisms are on; all by default.
 
     Raises
@@ -99,9 +99,9 @@ def step_report(
     raw = read_json_object(path, ConfigError, limit=CONFIG_LIMIT)
     model = parse_config(raw, str(path))
     formats = _formats(model, parse_quantization(raw, str(path)))
-    if options is not None and not isinstance(options, Options):
-        raise ConfigError(f"options must be lily.Options, not {quoted(options)}")
-    native_options = (options or Options())._native()
+    if options is not None and not isinstance(options, GpuOptions):
+        raise ConfigError(f"options must be lily.GpuOptions, not {quoted(options)}")
+    native_options = (options or GpuOptions()).to_core()
     one_of("phase", phase, ("decode", "prefill"), ConfigError)
     if phase == "decode" and rows is not None:
         raise ConfigError("rows is of a prompt chunk: a decode step has one row")

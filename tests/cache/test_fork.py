@@ -19,7 +19,7 @@ POSITIONS = [1, 2, 37, 255, 256, 257, 511, 512, 600]
 def ledger_bytes(*snapshots: Snapshot) -> int:
     ledger = _core.MemoryLedger()
     for snapshot in snapshots:
-        ledger.add(snapshot._open())
+        ledger.add(snapshot.core)
     return ledger.bytes
 
 

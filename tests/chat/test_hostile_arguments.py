@@ -173,7 +173,7 @@ DOORS: dict[str, Callable[[World, Any], object]] = {
     "Sampling.logit_bias.key": lambda w, v: lily.Sampling(logit_bias={v: 1.0} if isinstance(v, Hashable) else {}),
     "Sampling.logit_bias.value": lambda w, v: lily.Sampling(logit_bias={1: v}),
     "Sampling.profile.name": lambda w, v: lily.Sampling.profile(v),
-    "Options.without": lambda w, v: lily.Options().without(v),
+    "Options.without": lambda w, v: lily.GpuOptions().without(v),
     "lily.plan.checkpoint": lambda w, v: lily.plan(v, 10),
     **{
         f"lily.plan.{name}": lambda w, v, name=name: lily.plan(w.tiny, **{"context": 10, name: v})
@@ -240,9 +240,9 @@ DOORS: dict[str, Callable[[World, Any], object]] = {
     },
     **{
         f"Options.{field.name}": lambda w, v, name=field.name: lily.step_report(
-            w.tiny, phase="decode", context=1, options=lily.Options(**{name: v})
+            w.tiny, phase="decode", context=1, options=lily.GpuOptions(**{name: v})
         )
-        for field in dataclasses.fields(lily.Options)
+        for field in dataclasses.fields(lily.GpuOptions)
     },
     "Chat.alternatives.count": lambda w, v: first(w.chat().alternatives("Hi", count=v, max_tokens=1)),
     "Chat.run.max_rounds": lambda w, v: w.chat().run("Hi", max_rounds=v, max_tokens=1),

@@ -173,8 +173,8 @@ def test_no_prompt_starts_from_a_state_that_is_not_finite(plain: Path, load) -> 
 def poisoned_snapshot(model: lily.Model, ids: list[int], tensor: str) -> _core.Snapshot:
     """A state with one value that is not a number, and logits that are."""
     with model.prefill(ids) as session:
-        whole = session.snapshot()._open()
-    builder = _core.SnapshotBuilder(model._open(), len(ids))
+        whole = session.snapshot().core
+    builder = _core.SnapshotBuilder(model.core, len(ids))
     for index, (name, _, _) in enumerate(builder.tensors()):
         values = whole.export_tensor(index).copy()
         if name == tensor:
@@ -196,7 +196,7 @@ def test_a_state_that_is_not_finite(checkpoint: Path, load, tmp_path: Path, tens
     ids = random_ids(20)
     snapshot = poisoned_snapshot(model, ids, tensor)
     session = model.session()
-    snapshot.restore_into(session._native)
+    snapshot.restore_into(session.core)
     with pytest.raises(NonFiniteError, match=place):
         session.save(tmp_path / "state")
     assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,7 @@ def test_closing_under_load(checkpoint: Path, tmp_path: Path) -> None:
             for closing in [closers.submit(model.close) for _ in range(1 + round_number % 2)]:
                 closing.result(timeout=60)
                 assert model.closed
-                assert all(session._native.closed for session in list(model._sessions))
+                assert all(session.core.closed for session in list(model.open_objects.sessions))
         for worker in workers:
             worker.join(timeout=60)
             assert not worker.is_alive()
@@ -110,7 +110,7 @@ def test_a_long_call_is_cancelled_and_waited_for(own: lily.Model) -> None:
         running = other.submit(session.prefill, LONG, progress=lambda done, total: started.set())
         assert started.wait(timeout=30)
         own.close()
-        assert session._native.closed
+        assert session.core.closed
         with pytest.raises(CancelledError):
             running.result(timeout=30)
     for use in (lambda: session.decode(1), lambda: session.tokens, own.session, session.snapshot, session.fork):
@@ -170,7 +170,7 @@ def test_a_call_that_does_not_end_in_time(own: lily.Model) -> None:
         assert entered.wait(timeout=30)
         with pytest.raises(BusyError, match="1 of its calls"):
             own.close(timeout=0.01)
-        assert idle._native.closed and not own.closed
+        assert idle.core.closed and not own.closed
         for use in (own.session, lambda: stuck.position, lambda: stuck.decode(1), idle.snapshot):
             with pytest.raises(ClosedError):
                 use()
@@ -229,7 +229,7 @@ def test_an_error_in_the_block_is_what_the_caller_sees(checkpoint: Path) -> None
 
 def test_nothing_enters_the_cache_of_a_closed_model(own: lily.Model) -> None:
     session = own.prefill(LONG[:20])
-    snapshot = lily._core.Snapshot.take(session._native, False)  # as an insert in another thread holds it
+    snapshot = lily._core.Snapshot.take(session.core, False)  # as an insert in another thread holds it
     own.close()
     own.cache._add(snapshot)
     assert len(own.cache) == 0

@@ -38,12 +38,12 @@ def deferred_device() -> Any:
     return _test_doubles.CallbackDevice(run_stage)
 
 
-def model_on(device: Any, source: str | Path, *, options: lily.Options | None = None, **engine: Any) -> lily.Model:
+def model_on(device: Any, source: str | Path, *, options: lily.GpuOptions | None = None, **engine: Any) -> lily.Model:
     """A model on a device of the caller's; `engine` sets fields of EngineOptions."""
     checkpoint = read_checkpoint(resolve_source(source))
     engine_options = _core.EngineOptions()
     engine_options.backend = "test"
-    engine_options.gpu = (options or lily.Options())._native()
+    engine_options.gpu = (options or lily.GpuOptions()).to_core()
     for name, value in engine.items():
         setattr(engine_options, name, value)
     native = _core.gpu.model_on(

@@ -10,7 +10,7 @@ import pytest
 import lily
 from lily.cli import main
 from lily.errors import ConfigError
-from lily.options import MECHANISMS
+from lily.gpu_options import MECHANISMS
 
 
 def test_every_mechanism_is_measured_in_its_phase(checkpoint: Path) -> None:
@@ -33,12 +33,12 @@ def test_a_loaded_model_goes_back_to_all_mechanisms(checkpoint: Path) -> None:
         with model.session() as session:
             session.prefill([1, 2, 3])
             session.decode(4)
-        before = lily._core.gpu.counters(model._open()).decode.kernels
+        before = lily._core.gpu.counters(model.core).decode.kernels
         lily.ablate(model, mechanisms=["D4"], context=(5,), decode=1, runs=1)
         with model.session() as session:
             session.prefill([1, 2, 3])
             session.decode(4)
-        assert lily._core.gpu.counters(model._open()).decode.kernels == before
+        assert lily._core.gpu.counters(model.core).decode.kernels == before
 
 
 def test_the_command_prints_the_rows(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,4 +58,4 @@ def test_what_cannot_be_measured_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="whole number"):
         lily.ablate(checkpoint, backend="sim", context=(5000,), mechanisms=["D5"])
     with pytest.raises(ConfigError, match="cpu backend has none"):
-        lily.Model.load(checkpoint, backend="cpu", options=lily.Options())
+        lily.Model.load(checkpoint, backend="cpu", options=lily.GpuOptions())

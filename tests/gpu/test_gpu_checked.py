@@ -29,7 +29,7 @@ def run(model: lily.Model) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("off", [(), ("P1", "P2", "P3", "P4", "D3", "D4", "D5", "D6")], ids=["on", "off"])
 def test_no_check_fires_and_no_order_changes_a_bit(checkpoint: Path, off: tuple[str, ...]) -> None:
-    options = lily.Options().without(*off)
+    options = lily.GpuOptions().without(*off)
     with lily.Model.load(checkpoint, backend="sim", options=options) as model:
         expected = run(model)
     devices = [

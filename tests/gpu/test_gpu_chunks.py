@@ -23,24 +23,28 @@ def chunks_of(model: lily.Model) -> list[int]:
 
 def test_chunks_shrink_until_a_pass_fits_its_time(checkpoint: Path) -> None:
     # Every pass of this device says that it took a millisecond, whatever its rows.
-    with model_on(deferred_device(), checkpoint, options=lily.Options(pass_seconds=0.0005), prefill_chunk=256) as model:
+    with model_on(
+        deferred_device(), checkpoint, options=lily.GpuOptions(pass_seconds=0.0005), prefill_chunk=256
+    ) as model:
         # Half the time allows half the rows, in steps of 64 and never fewer.
         assert chunks_of(model) == [256, 128, 16]
         assert chunks_of(model) == [64] * 6 + [16]
 
 
 def test_chunks_grow_again_at_most_twofold(checkpoint: Path) -> None:
-    with model_on(deferred_device(), checkpoint, options=lily.Options(pass_seconds=0.0005), prefill_chunk=256) as model:
+    with model_on(
+        deferred_device(), checkpoint, options=lily.GpuOptions(pass_seconds=0.0005), prefill_chunk=256
+    ) as model:
         chunks_of(model)
-        native = model._open()
-        lily._core.gpu.set_options(native, lily.Options()._native())  # switches only: the limit stays
+        native = model.core
+        lily._core.gpu.set_options(native, lily.GpuOptions().to_core())  # switches only: the limit stays
         assert chunks_of(model)[0] == 64
-    with model_on(deferred_device(), checkpoint, options=lily.Options(pass_seconds=0.1), prefill_chunk=256) as model:
+    with model_on(deferred_device(), checkpoint, options=lily.GpuOptions(pass_seconds=0.1), prefill_chunk=256) as model:
         assert chunks_of(model) == [256, 144]
 
 
 def test_results_do_not_depend_on_the_limit(checkpoint: Path, model: lily.Model) -> None:
-    options = lily.Options(pass_seconds=0.0005)
+    options = lily.GpuOptions(pass_seconds=0.0005)
     with model_on(deferred_device(), checkpoint, options=options, prefill_chunk=256) as late, late.session() as session:
         got = np.array(session.prefill(PROMPT))
     with (
@@ -60,7 +64,7 @@ def test_a_chunk_is_one_submission_and_one_wait(checkpoint: Path) -> None:
 
 def test_routing_on_the_host_waits_once_a_layer(checkpoint: Path) -> None:
     device = deferred_device()
-    options = lily.Options().without("P2")
+    options = lily.GpuOptions().without("P2")
     with model_on(device, checkpoint, options=options, prefill_chunk=400) as model, model.session() as session:
         session.prefill(PROMPT)
     waits = [event for event in device.events if event.startswith("wait")]

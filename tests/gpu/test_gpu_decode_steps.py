@@ -70,7 +70,7 @@ def test_two_steps_are_in_flight_and_each_is_waited_for_once(device: Any, late: 
 
 
 def test_without_hand_off_one_step_is_in_flight(device: Any, checkpoint: Path, model: lily.Model) -> None:
-    with model_on(device, checkpoint, options=lily.Options().without("D2")) as late, late.session() as session:
+    with model_on(device, checkpoint, options=lily.GpuOptions().without("D2")) as late, late.session() as session:
         session.prefill(PROMPT)
         before = len(device.events)
         assert list(session.generate(6, sampling=GREEDY, stop_tokens=())) == stepwise(model, PROMPT, 6)
@@ -306,7 +306,7 @@ def test_tokens_sampled_on_the_device_are_the_cpu_samplers(
     with late.session() as session:
         session.prefill(PROMPT)
         picked = list(session.generate(12, sampling=sampling, stop_tokens=()))
-    options = lily.Options().without("D2")
+    options = lily.GpuOptions().without("D2")
     with lily.Model.load(checkpoint, backend="sim", options=options) as other, other.session() as session:
         session.prefill(PROMPT)
         assert list(session.generate(12, sampling=sampling, stop_tokens=())) == picked

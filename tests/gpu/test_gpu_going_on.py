@@ -116,7 +116,7 @@ def test_a_longer_context_in_the_memory_of_an_earlier_one(tmp_path: Path) -> Non
     """Nothing moves when a context grows in memory that is there, but the number of attention's blocks does."""
     config = {**GPU_CONFIG, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256}
     checkpoint = write_checkpoint(tmp_path, config, seed=3, group_size=32)
-    options = lily.Options(blocked_attention_threshold=1)
+    options = lily.GpuOptions(blocked_attention_threshold=1)
     ids = random_ids(700, seed=2)
     with lily.Model.load(checkpoint, backend="sim", options=options, prefix_cache_bytes=0) as model:
         with model.session() as session:

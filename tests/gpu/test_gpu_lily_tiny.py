@@ -67,7 +67,7 @@ def with_all(on: lily.Model) -> list[Golden]:
 
 def test_teacher_forced_against_the_reference_with_all_mechanisms_on_and_off(with_all: list[Golden]) -> None:
     documents = some_documents()
-    with lily.Model.load("lily-tiny", backend="sim", options=lily.Options().without("all")) as off:
+    with lily.Model.load("lily-tiny", backend="sim", options=lily.GpuOptions().without("all")) as off:
         with_none = scores(off, documents)
     for distance_of in (between(with_all, documents), between(with_none, documents), between(with_all, with_none)):
         assert distance_of.top1_agreement >= TOP1_BOUND, distance_of

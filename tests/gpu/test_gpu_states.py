@@ -43,21 +43,21 @@ def test_sessions_move_only_to_models_that_round_alike(
         session.prefill(PROMPT[:9])
         session.save(file)
         expected = np.array(session.decode(3))
-    with lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("P2", "D2", "D3")) as same:
+    with lily.Model.load(checkpoint, backend="sim", options=lily.GpuOptions().without("P2", "D2", "D3")) as same:
         assert np.array_equal(same.load_session(file).decode(3), expected)
     with pytest.raises(CheckpointError, match="computed by 'sim, "):
         cpu_model.load_session(file)
     bfloat16 = lily.Model.load(checkpoint, backend="cpu", kv_cache_type="bfloat16")
     with bfloat16 as other, pytest.raises(CheckpointError, match="computed by 'sim, "):
         other.load_session(file)
-    blocks = {"backend": "sim", "options": lily.Options(blocked_attention_threshold=5)}
+    blocks = {"backend": "sim", "options": lily.GpuOptions(blocked_attention_threshold=5)}
     with lily.Model.load(checkpoint, **blocks) as first, first.session() as session:
         session.prefill(PROMPT[:9])
         session.save(tmp_path / "blocks")
-    other = lily.Model.load(checkpoint, backend="sim", options=lily.Options(blocked_attention_threshold=6))
+    other = lily.Model.load(checkpoint, backend="sim", options=lily.GpuOptions(blocked_attention_threshold=6))
     with other, pytest.raises(CheckpointError, match=r"threshold=5.*threshold=6"):
         other.load_session(tmp_path / "blocks")
-    unfused = lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("D4b"))
+    unfused = lily.Model.load(checkpoint, backend="sim", options=lily.GpuOptions().without("D4b"))
     with unfused as other, pytest.raises(CheckpointError, match="fuse_expert_outputs"):
         other.load_session(file)
 
@@ -79,17 +79,17 @@ def test_a_chunk_fits_the_grids_of_every_device(tmp_path: Path) -> None:
     config = {**GPU_CONFIG, "max_position_embeddings": 200_000}
     long = write_checkpoint(tmp_path / "long", config, seed=3, group_size=32)
     with lily.Model.load(long, backend="sim", prefill_chunk=150_000) as model:
-        assert model._open().options.prefill_chunk == 65_535  # threadgroups in y
+        assert model.core.options.prefill_chunk == 65_535  # threadgroups in y
 
 
 def test_an_ablation_goes_back_to_the_options_of_the_model(checkpoint: Path) -> None:
-    with lily.Model.load(checkpoint, backend="sim", options=lily.Options().without("D4")) as model:
+    with lily.Model.load(checkpoint, backend="sim", options=lily.GpuOptions().without("D4")) as model:
 
         def kernels() -> int:
             with model.session() as session:
                 session.prefill(PROMPT[:3])
                 session.decode(4)
-            return int(lily._core.gpu.counters(model._open()).decode.kernels)
+            return int(lily._core.gpu.counters(model.core).decode.kernels)
 
         before = kernels()
         row = lily.ablate(model, mechanisms=["D3"], context=(4,), decode=1, runs=1).rows[0]
@@ -134,9 +134,9 @@ def test_arguments_of_an_ablation(model: lily.Model, arguments: dict[str, object
         lily.ablate(model, **{"decode": 1, "runs": 1, **arguments})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", [lily.Options().without("all"), lily.Options(tile_rows=64)])
+@pytest.mark.parametrize("given", [lily.GpuOptions().without("all"), lily.GpuOptions(tile_rows=64)])
 def test_a_mechanism_is_measured_on_and_off_whatever_the_model_was_loaded_with(
-    checkpoint: Path, given: lily.Options
+    checkpoint: Path, given: lily.GpuOptions
 ) -> None:
     with lily.Model.load(checkpoint, backend="sim", options=given) as model:
         rows = lily.ablate(model, mechanisms=["P2", "D4a"], prompt=[5], context=[3], decode=1, runs=1).rows

@@ -11,7 +11,7 @@ from gpu_models import GPU_CONFIG
 import lily
 from lily.cli import main
 from lily.errors import ConfigError
-from lily.options import MECHANISMS
+from lily.gpu_options import MECHANISMS
 from synthetic import REAL_CONFIG, Options, full_config
 
 # Bytes that every token of the 4-bit model must read: the matrices of all layers and the head, eight experts a layer.
@@ -59,7 +59,7 @@ def test_a_chunk_of_a_prompt_has_no_wait_inside(config: Path) -> None:
 )
 def test_turning_a_mechanism_off_costs_what_it_saves(config: Path, mechanism: str, phase: str) -> None:
     on = lily.step_report(config, phase=phase, context=CONTEXT)
-    off = lily.step_report(config, phase=phase, context=CONTEXT, options=lily.Options().without(mechanism))
+    off = lily.step_report(config, phase=phase, context=CONTEXT, options=lily.GpuOptions().without(mechanism))
     if mechanism == "P1":  # the bf16 matrices are written and read back
         assert off.kernels > on.kernels
         assert off.bytes_written > on.bytes_written + 2 * 40 * 256 * 3 * 2048 * 512
@@ -76,13 +76,13 @@ def test_turning_a_mechanism_off_costs_what_it_saves(config: Path, mechanism: st
 
 
 def test_every_mechanism_has_a_name_and_all_can_be_off(config: Path) -> None:
-    off = lily.Options().without("all")
+    off = lily.GpuOptions().without("all")
     for mechanism in MECHANISMS.values():
-        assert getattr(off, mechanism.field) == mechanism.off != getattr(lily.Options(), mechanism.field)
-    assert lily.Options().without("ALL") == off == lily.Options().without(*MECHANISMS)
+        assert getattr(off, mechanism.field) == mechanism.off != getattr(lily.GpuOptions(), mechanism.field)
+    assert lily.GpuOptions().without("ALL") == off == lily.GpuOptions().without(*MECHANISMS)
     for name in ("D9", "D", "", "al"):
         with pytest.raises(ConfigError, match="there is no mechanism"):
-            lily.Options().without(name)
+            lily.GpuOptions().without(name)
 
 
 def test_a_directory_stands_for_its_config(config: Path) -> None:
@@ -103,7 +103,7 @@ def test_command_prints_the_same_as_json(config: Path, capsys: pytest.CaptureFix
     arguments = ["step-report", "--config", str(config), "--phase", "decode", "--context", "4096", "--off", "D4"]
     assert main([*arguments, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    report = lily.step_report(config, phase="decode", context=4096, options=lily.Options().without("D4"))
+    report = lily.step_report(config, phase="decode", context=4096, options=lily.GpuOptions().without("D4"))
     assert printed == report.to_dict()
     assert main(arguments) == 0
     text = capsys.readouterr().out
@@ -157,8 +157,8 @@ def test_rows_that_are_not_whole_groups_are_refused(tmp_path: Path) -> None:
         ({"phase": "prefill", "rows": 0}, "rows must be a whole number of at least 1"),
         ({"phase": "prefill", "rows": "3"}, "rows must be a whole number"),
         ({"phase": "both"}, "phase must be"),
-        ({"options": "D3"}, "options must be lily.Options"),
-        ({"options": {}}, "options must be lily.Options"),
+        ({"options": "D3"}, "options must be lily.GpuOptions"),
+        ({"options": {}}, "options must be lily.GpuOptions"),
     ],
 )
 def test_arguments_of_a_report(config: Path, arguments: dict[str, object], message: str) -> None:

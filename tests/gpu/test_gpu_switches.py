@@ -11,7 +11,7 @@ from engine_helpers import random_ids
 from gpu_models import GPU_CONFIG
 
 import lily
-from lily.options import MECHANISMS
+from lily.gpu_options import MECHANISMS
 from lily.step_report import step_report
 from synthetic import write_checkpoint
 
@@ -57,7 +57,7 @@ def test_all_mechanisms_on(all_on: np.ndarray, expected: np.ndarray) -> None:
 def test_a_mechanism_off_computes_the_same(
     checkpoint: Path, expected: np.ndarray, all_on: np.ndarray, mechanism: str
 ) -> None:
-    options = lily.Options().without(mechanism)
+    options = lily.GpuOptions().without(mechanism)
     with lily.Model.load(checkpoint, backend="sim", options=options) as model:
         got = logits_of(model)
     assert distance(got, expected) < BOUND
@@ -67,7 +67,7 @@ def test_a_mechanism_off_computes_the_same(
 
 @pytest.mark.parametrize("rows", [16, 32, 64])
 def test_tile_rows_do_not_change_results(checkpoint: Path, all_on: np.ndarray, rows: int) -> None:
-    with lily.Model.load(checkpoint, backend="sim", options=lily.Options(tile_rows=rows)) as model:
+    with lily.Model.load(checkpoint, backend="sim", options=lily.GpuOptions(tile_rows=rows)) as model:
         assert distance(logits_of(model), all_on) < 2.0**-8
 
 
@@ -83,7 +83,7 @@ def test_blocked_attention_from_a_threshold(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "wide", config, seed=3, group_size=32)
     prompt = random_ids(530, seed=2)  # two blocks of 512 positions, three splits of the general path
     got, kernels = [], []
-    for options in (lily.Options(blocked_attention_threshold=500), lily.Options().without("D7")):
+    for options in (lily.GpuOptions(blocked_attention_threshold=500), lily.GpuOptions().without("D7")):
         plan = step_report(directory / "config.json", phase="decode", context=len(prompt), options=options)
         kernels.append({name for name in plan.kernel_counts if name.startswith("attention_decode")})
         with lily.Model.load(directory, backend="sim", options=options) as model:
@@ -136,7 +136,7 @@ def test_tensors_at_odd_offsets_are_copied_and_counted(tmp_path: Path) -> None:
     for odd in (False, True):
         directory = write_checkpoint(tmp_path / str(odd), GPU_CONFIG, seed=2, group_size=32, odd_offsets=odd)
         with lily.Model.load(directory, backend="sim") as model:
-            tensors, size = lily._core.gpu.copied_weights(model._open())
+            tensors, size = lily._core.gpu.copied_weights(model.core)
             assert (tensors > 0) == (size > 0)
             if odd:
                 assert tensors > 0

@@ -55,7 +55,7 @@ def greedy(device: Any, logits: Array) -> int:
 def on_cpu(logits: Array, sampling: Sampling, seed: int = 0, position: int = 0) -> int:
     """The CPU sampler's token; -1 where it refuses the logits."""
     try:
-        return int(_core.Sampler().sample(logits, sampling._native(), seed, position))
+        return int(_core.Sampler().sample(logits, sampling.to_core(), seed, position))
     except BackendError:
         return -1
 

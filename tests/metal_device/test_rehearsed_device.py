@@ -30,11 +30,11 @@ def rehearsed(**limits: int) -> Any:
     return _test_doubles.RehearsedDevice(_core.device.SimDevice(), **limits)
 
 
-def load(device: Any, folder: Path, options: lily.Options | None = None, **changes: Any) -> lily.Model:
+def load(device: Any, folder: Path, options: lily.GpuOptions | None = None, **changes: Any) -> lily.Model:
     checkpoint = read_checkpoint(folder)
     native = _core.EngineOptions()
     native.backend = "rehearsed"
-    native.gpu = (options or lily.Options())._native()
+    native.gpu = (options or lily.GpuOptions()).to_core()
     for name, value in changes.items():
         setattr(native, name, value)
     return lily.Model(
@@ -66,7 +66,7 @@ def in_time(work: Callable[[], None], seconds: float = 60.0) -> None:
 
 def test_passes_in_command_buffers_compute_what_whole_ones_do(small_checkpoint: Path, expected: Any) -> None:
     # A barrier after each kernel: more stages than one command buffer takes while its time is unknown.
-    with load(rehearsed(), small_checkpoint, lily.Options(concurrent_stages=False)) as model:
+    with load(rehearsed(), small_checkpoint, lily.GpuOptions(concurrent_stages=False)) as model:
         for _ in range(2):  # in parts, then whole
             session = model.prefill(PROMPT)
             assert np.array_equal(session.logits, expected[0])
@@ -88,7 +88,7 @@ def test_a_failed_prompt_leaves_the_session_where_it_was(
     small_checkpoint: Path, expected: Any, part: int, code: int, description: str, error: type[LilyError], words: str
 ) -> None:
     device = rehearsed()
-    with load(device, small_checkpoint, lily.Options(concurrent_stages=False)) as model, model.session() as session:
+    with load(device, small_checkpoint, lily.GpuOptions(concurrent_stages=False)) as model, model.session() as session:
         device.fail_after(part, code, description)
         with pytest.raises(error, match=words):
             session.prefill(PROMPT)
@@ -219,10 +219,14 @@ def test_one_buffer_has_a_limit_of_its_own(small_checkpoint: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [lily.Options(), lily.Options().without("all"), lily.Options(tile_rows=32, blocked_attention_threshold=20)],
+    [
+        lily.GpuOptions(),
+        lily.GpuOptions().without("all"),
+        lily.GpuOptions(tile_rows=32, blocked_attention_threshold=20),
+    ],
     ids=["on", "off", "mixed"],
 )
-def test_nothing_is_compiled_after_loading(small_checkpoint: Path, options: lily.Options) -> None:
+def test_nothing_is_compiled_after_loading(small_checkpoint: Path, options: lily.GpuOptions) -> None:
     device = rehearsed()
     told: list[tuple[int, int]] = []
     progress = lambda done, total: told.append((done, total))  # noqa: E731
@@ -230,7 +234,7 @@ def test_nothing_is_compiled_after_loading(small_checkpoint: Path, options: lily
         assert device.compiled_ahead > 20 and device.compiled_late == []
         assert told[-1] == (device.compiled_ahead, device.compiled_ahead)
         assert [done for done, _ in told] == sorted({done for done, _ in told})
-        assert model._open().options.compile_progress is None  # not kept
+        assert model.core.options.compile_progress is None  # not kept
         for length in (1, 2, 9, 17, 40, 97, 130, 200, 300):
             with model.session(seed=3) as session:
                 ids = np.random.default_rng(length).integers(0, 40, length).tolist()

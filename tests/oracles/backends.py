@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lily.options import Options
+from lily.gpu_options import GpuOptions
 from oracles.compare import distance, relative_logit_error
 from oracles.under_test import lily_model, logits_after, score
 
@@ -55,7 +55,7 @@ def main() -> None:
     given = parser.parse_args()
     switches: dict[str, Any] = {}
     if given.off:
-        switches["options"] = Options().without(*given.off)
+        switches["options"] = GpuOptions().without(*given.off)
     one = run(given.model, given.positions, threads=given.threads, backend=given.backend)
     other = run(given.model, given.positions, threads=given.threads, backend=given.other, **switches)
     for kind in ("as a prompt", "step by step"):

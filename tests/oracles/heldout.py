@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden.make_golden import Golden, load
-from lily.options import Options
+from lily.gpu_options import GpuOptions
 from oracles.compare import Distance, distance
 from oracles.under_test import lily_model, score
 
@@ -52,7 +52,7 @@ def main() -> None:
     given = parser.parse_args()
     options: dict[str, Any] = {"backend": given.backend}
     if given.off:
-        options["options"] = Options().without(*given.off)
+        options["options"] = GpuOptions().without(*given.off)
     reference, mlx = load("reference"), load("mlx")
     reference = reference[: given.documents]
     lily = lily_run(given.model, reference, **options)

@@ -14,7 +14,7 @@ SIZE = 997
 
 def sample(logits, sampling, seed=0, position=0, output=(), mask=None, sampler=None):
     sampler = sampler or _core.Sampler()
-    return sampler.sample(logits, sampling._native(), seed, position, list(output), mask)
+    return sampler.sample(logits, sampling.to_core(), seed, position, list(output), mask)
 
 
 def random_logits(seed, size=SIZE):

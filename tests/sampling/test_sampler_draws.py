@@ -31,7 +31,7 @@ SETTINGS = [
 
 
 def draw(logits: NDArray[np.float32], sampling: Sampling, seed: int, count: int, start: int = 0) -> NDArray[np.int64]:
-    sampler, native = _core.Sampler(), sampling._native()
+    sampler, native = _core.Sampler(), sampling.to_core()
     return np.array([sampler.sample(logits, native, seed, start + place) for place in range(count)])
 
 
@@ -93,13 +93,13 @@ def test_not_finite(sampling: Sampling, value: float, place: int) -> None:
     logits = random_logits(2, 300)
     logits[place] = value
     with pytest.raises(BackendError, match="not finite"):
-        _core.Sampler().sample(logits, sampling._native(), 0, 0)
+        _core.Sampler().sample(logits, sampling.to_core(), 0, 0)
 
 
 def test_nothing_possible() -> None:
     for value in (-np.inf, np.nan):
         with pytest.raises(BackendError, match="not finite"):
-            _core.Sampler().sample(np.full(9, value, dtype=np.float32), Sampling()._native(), 0, 0)
+            _core.Sampler().sample(np.full(9, value, dtype=np.float32), Sampling().to_core(), 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def left(client, number):
 
 def live_sessions(model):
     gc.collect()
-    return len(model._sessions)
+    return len(model.open_objects.sessions)
 
 
 def wait_until_idle(service, seconds=60):

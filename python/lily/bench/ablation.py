@@ -13,7 +13,7 @@ from lily.arguments import as_items
 from lily.bench.engine import LilyEngine
 from lily.bench.samples import Samples
 from lily.errors import ConfigError
-from lily.options import MECHANISMS, Mechanism, Options
+from lily.gpu_options import MECHANISMS, GpuOptions, Mechanism
 from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def ablate(
     backend : str
         For a model that is loaded here; "cpu" has no switches.
     mechanisms : sequence of str, optional
-        Names as in `lily.Options.without`; all by default.
+        Names as in `lily.GpuOptions.without`; all by default.
     prompt, context : sequence of int, optional
         Lengths of prompts for the mechanisms of prefill, tokens before decoding for those of decode; by default, the
         lengths at which each mechanism was published, as far as the model's context allows.
@@ -153,12 +153,12 @@ def _chosen(names: Sequence[str] | None) -> dict[str, Mechanism]:
     names = as_items("mechanisms", names, "a list of names as ['D4']", ConfigError)
     if not names:
         raise ConfigError("mechanisms must be a list of names as ['D4'], and holds none")
-    # Options.without reports the names that there are not.
-    changed = Options().without(*names)
+    # GpuOptions.without reports the names that there are not.
+    changed = GpuOptions().without(*names)
     fields = {
         field.name
-        for field in dataclasses.fields(Options)
-        if getattr(changed, field.name) != getattr(Options(), field.name)
+        for field in dataclasses.fields(GpuOptions)
+        if getattr(changed, field.name) != getattr(GpuOptions(), field.name)
     }
     return {name: mechanism for name, mechanism in MECHANISMS.items() if mechanism.field in fields}
 
@@ -189,7 +189,7 @@ def _ablate(
     try:
         rows = tuple(bench.row(*case) for case in cases)
     finally:
-        bench.set_options(model._gpu_options)
+        bench.set_options(model.gpu_options)
     return Ablation(str(model.checkpoint.directory), model.backend, rows)
 
 
@@ -208,16 +208,16 @@ class _Bench:
         self._runs = runs
         self._report = report
 
-    def set_options(self, options: Options) -> None:
-        _core.gpu.set_options(self._model._open(), options._native())
+    def set_options(self, options: GpuOptions) -> None:
+        _core.gpu.set_options(self._model.core, options.to_core())
 
     def row(self, name: str, mechanism: Mechanism, length: int) -> AblationRow:
         # D7 begins at a threshold; below it there is nothing to turn off.
-        given = self._model._gpu_options
+        given = self._model.gpu_options
         threshold = min(given.blocked_attention_threshold, length)
         base = dataclasses.replace(given, blocked_attention_threshold=threshold)
         if getattr(base, mechanism.field) == mechanism.off:  # the model was loaded without it
-            on: Any = getattr(Options(), mechanism.field)
+            on: Any = getattr(GpuOptions(), mechanism.field)
             base = dataclasses.replace(base, **{mechanism.field: on})
         sides = (base, base.without(name))
         engines = tuple(LilyEngine(self._model, self._model.config.vocab_size) for _ in sides)
@@ -234,7 +234,7 @@ class _Bench:
                     tokens, seconds = self._decode, engine.decode(length, self._decode)
                 if run:
                     samples[side].add(tokens, seconds)
-                counters = _core.gpu.counters(self._model._open())
+                counters = _core.gpu.counters(self._model.core)
                 last = counters.prefill if mechanism.phase == "prefill" else counters.decode
                 counts[side] = (last.kernels, last.stages)
         return AblationRow(

@@ -55,7 +55,7 @@ def measure(source: str, workload: Workload, report: Callable[[str], None]) -> d
     start = time.perf_counter()
     with load() as model:
         load_seconds = time.perf_counter() - start
-        native = model._open().options
+        native = model.core.options
         plan = _plan(workload, native.backend, native.threads, model.max_context)
         engine = LilyEngine(model, checkpoint.config.vocab_size)
         files = tuple(sorted(checkpoint.directory.glob("*.safetensors")))

@@ -60,7 +60,7 @@ def _prefill_from(
     """Compute what lies behind a snapshot; `known` leading ids were seen before, with or without one."""
     total, cached = len(ids), 0
     if snapshot is not None:
-        snapshot.restore_into(session._native)
+        snapshot.restore_into(session.core)
         cached = session.position
     session._cached_tokens = cached
     if progress is not None:
@@ -74,7 +74,7 @@ def _prefill_from(
         _keep_progress(session, cache)
         raise
     finally:
-        if not session._native.closed:
+        if not session.core.closed:
             cache._count(cached, max(0, session.position - cached))
 
 
@@ -133,6 +133,6 @@ def _keep_progress(session: Session, cache: PrefixCache) -> None:
     """After an interruption: what was computed until then is where a second try begins."""
     try:
         if session.position > session.cached_tokens:
-            cache._add(_core.Snapshot.take(session._native, False))
+            cache._add(_core.Snapshot.take(session.core, False))
     except LilyError:
         return  # the state is lost with the failure that is being reported

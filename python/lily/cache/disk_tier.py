@@ -88,7 +88,7 @@ class DiskTier:
         model = self._model()
         if model is not None:
             with self._lock:
-                self._kind = f"{model._fingerprint} {model._arithmetic}".encode()
+                self._kind = f"{model.fingerprint} {model.arithmetic}".encode()
                 self._refresh()
 
     @property

@@ -117,7 +117,7 @@ class PrefixCache:
         if session.model.cache is not self:
             raise InvalidArgumentError("the session belongs to another model; insert it into that model's cache")
         if self.enabled:
-            self._add(_core.Snapshot.take(session._native, False))
+            self._add(_core.Snapshot.take(session.core, False))
 
     def explain(self, ids: Tokens, tokenizer: Tokenizer | None = None) -> CacheExplanation:
         """Why `ids` would start where they would: the first difference from what is known, and the nearest snapshot.
@@ -288,7 +288,7 @@ class PrefixCache:
 
     # -- the directory ---------------------------------------------------------------------------------------------
 
-    def _attach(self, disk: DiskTier, identity: WeightsIdentity) -> None:
+    def attach(self, disk: DiskTier, identity: WeightsIdentity) -> None:
         if identity.recorded() is not None or identity.total_bytes <= _QUICK_HASH_BYTES:
             with contextlib.suppress(CheckpointError):  # the writer meets it as well, and tells
                 identity.get()

@@ -12,7 +12,7 @@ import typer
 
 from lily.cli import options
 from lily.cli.command import command
-from lily.options import Options
+from lily.gpu_options import GpuOptions
 from lily.step_report import StepReport
 from lily.step_report import step_report as plan_step
 
@@ -45,7 +45,8 @@ def step_report(
     """Count kernels, dependent stages, barriers and bytes of one step of the GPU engine."""
     if config is None:
         raise typer.BadParameter("give the --config of a model")
-    report = plan_step(config, phase=phase.value, context=context, rows=rows, options=Options().without(*(off or ())))
+    switches = GpuOptions().without(*(off or ()))
+    report = plan_step(config, phase=phase.value, context=context, rows=rows, options=switches)
     if as_json:
         sys.stdout.write(json.dumps(report.to_dict(), indent=2) + "\n")
     else:

@@ -17,7 +17,7 @@ import numpy as np
 
 from lily import _core
 from lily._native import native_config, native_source
-from lily.options import Options
+from lily.gpu_options import GpuOptions
 from lily.sampling import Sampling
 from lily.verify import matrices, mixers, rows
 from lily.verify.comparison import Comparison, equal
@@ -125,13 +125,13 @@ class Inspector:
                 check.problem = f"{comparison.what}: {comparison.worst:.3g} times the error that rounding accounts for"
 
 
-def _configurations() -> Iterator[tuple[str, Options, Sampling]]:
+def _configurations() -> Iterator[tuple[str, GpuOptions, Sampling]]:
     """Switches of the engine that together launch every kernel."""
     greedy, drawn = Sampling.greedy(), Sampling(temperature=0.8, top_k=20, top_p=0.95, min_p=0.01)
-    yield "all mechanisms on", Options(), greedy
-    yield "tiles of 64 rows, fixed-block attention", Options(tile_rows=64, blocked_attention_threshold=1), drawn
-    yield "tiles of 32 rows, scalar cache reads", Options(tile_rows=32, coalesced_cache=False), drawn
-    yield "all mechanisms off", Options().without("all"), greedy
+    yield "all mechanisms on", GpuOptions(), greedy
+    yield "tiles of 64 rows, fixed-block attention", GpuOptions(tile_rows=64, blocked_attention_threshold=1), drawn
+    yield "tiles of 32 rows, scalar cache reads", GpuOptions(tile_rows=32, coalesced_cache=False), drawn
+    yield "all mechanisms off", GpuOptions().without("all"), greedy
 
 
 def check_kernels(checkpoint: Checkpoint, backend: str, report: Report) -> list[KernelCheck]:
@@ -157,7 +157,7 @@ def check_kernels(checkpoint: Checkpoint, backend: str, report: Report) -> list[
     with Model(checkpoint, native) as model:
         for what, switches, sampling in _configurations():
             started = time.perf_counter()
-            _core.gpu.set_options(native, switches._native())
+            _core.gpu.set_options(native, switches.to_core())
             _run(model, sampling)
             report(f"kernels with {what}: {time.perf_counter() - started:.1f} s")
     return sorted(inspector.checks.values(), key=lambda check: (check.kernel, sorted(check.constants.items())))

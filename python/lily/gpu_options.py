@@ -9,11 +9,11 @@ from lily import _core
 from lily.errors import ConfigError
 from lily.quoting import quoted
 
-__all__ = ["MECHANISMS", "Mechanism", "Options"]
+__all__ = ["MECHANISMS", "GpuOptions", "Mechanism"]
 
 
 @dataclass(frozen=True)
-class Options:
+class GpuOptions:
     """Switches of the GPU engine; all mechanisms are on by default.
 
     Outputs stay the same up to rounding whatever is switched off.
@@ -63,8 +63,8 @@ class Options:
     blocked_attention_threshold: int = 32768
     pass_seconds: float = 0.0
 
-    def without(self, *mechanisms: str) -> Options:
-        """These options with some mechanisms off, by their names: ``Options().without("P1", "D4")``; "all": every one.
+    def without(self, *mechanisms: str) -> GpuOptions:
+        """These options with some mechanisms off, named as in ``GpuOptions().without("P1", "D4")``; "all": every one.
 
         Raises
         ------
@@ -85,7 +85,8 @@ class Options:
                 changes[mechanism.field] = mechanism.off
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
-    def _native(self) -> _core.Options:
+    def to_core(self) -> _core.Options:
+        """The core's copy of them; ConfigError names the one that is wrong."""
         native = _core.Options()
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -100,7 +101,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One mechanism: the field of `Options` that switches it, its value when off, the phase it serves."""
+    """One mechanism: the field of `GpuOptions` that switches it, its value when off, the phase it serves."""
 
     field: str
     phase: str
