@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -288,7 +289,8 @@ def test_a_damaged_file_is_removed_and_a_shorter_one_used(load, prompt, tmp_path
     session = model.cached_session(ids)
     assert session.cached_tokens == 200
     assert_like_cold(model, session)
-    assert not file.exists()
+    with contextlib.suppress(FileNotFoundError):  # it is removed, or already written anew
+        assert file.read_bytes() != content
     model.close()
     assert load(prefix_cache_dir=tmp_path).cached_session(ids).cached_tokens == 300
 

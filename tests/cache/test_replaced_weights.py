@@ -17,7 +17,7 @@ from lily.checkpoint import read_checkpoint
 from lily.digest_records import DigestRecords
 from lily.errors import CheckpointError
 from lily.fingerprint import WeightsIdentity
-from synthetic import GpuOptions, random_config, write_checkpoint
+from synthetic import Options, random_config, write_checkpoint
 
 IDS = list(range(80))
 
@@ -26,7 +26,7 @@ IDS = list(range(80))
 def weights(tmp_path) -> Path:
     """The one file of a small checkpoint."""
     config = random_config(np.random.default_rng(4))
-    directory = write_checkpoint(tmp_path / "small", config, GpuOptions(seed=4, group_size=32))
+    directory = write_checkpoint(tmp_path / "small", config, Options(seed=4, group_size=32))
     (file,) = directory.glob("*.safetensors")
     return file
 

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from lily import Model, Sampling, _core
 from lily.errors import CheckpointError, ContextOverflowError, LilyError
 from lily_tiny import CHECKPOINT
-from synthetic import GpuOptions, random_config, write_checkpoint
+from synthetic import Options, random_config, write_checkpoint
 
 PYTHON_PATH = os.pathsep.join(path for path in sys.path if path)
 
@@ -123,7 +123,7 @@ def test_other_weights_are_refused(saved, tmp_path):
 
 def test_other_dimensions_are_refused(saved, tmp_path):
     config = random_config(np.random.default_rng(5))
-    write_checkpoint(tmp_path, config, GpuOptions(seed=5, bits=None))
+    write_checkpoint(tmp_path, config, Options(seed=5, bits=None))
     with Model.load(tmp_path, threads=1) as other, pytest.raises(CheckpointError, match=r"whose \w+ is"):
         other.load_session(saved[0])
 

@@ -21,14 +21,14 @@ from lily.errors import CancelledError, CheckpointError
 from lily.file_digest import FileStamp
 from lily.fingerprint import WeightsIdentity
 from lily_tiny import CHECKPOINT
-from synthetic import GpuOptions, random_config, write_checkpoint
+from synthetic import Options, random_config, write_checkpoint
 
 
 @pytest.fixture
 def small(tmp_path) -> Path:
     """A quantized checkpoint of several files, to be changed."""
     config = random_config(np.random.default_rng(4))
-    return write_checkpoint(tmp_path / "small", config, GpuOptions(seed=4, shards=3, group_size=32))
+    return write_checkpoint(tmp_path / "small", config, Options(seed=4, shards=3, group_size=32))
 
 
 @pytest.fixture

@@ -272,7 +272,7 @@ def test_loading_tells_how_far_compiling_is(small_checkpoint: Path, monkeypatch:
         assert told[-1] == ("compiling kernels", device.compiled_ahead, device.compiled_ahead)
     for quiet in (False, None):  # signals are still seen while it compiles
         seen = []
-        monkeypatch.setattr("lily.model._no_progress", lambda what, done, total, seen=seen: seen.append(done))
+        monkeypatch.setattr("lily.model_loading._no_progress", lambda what, done, total, seen=seen: seen.append(done))
         with lily.Model.load(small_checkpoint, backend="sim", progress=quiet):
             assert seen[-1] == device.compiled_ahead
 
