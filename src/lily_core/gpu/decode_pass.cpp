@@ -208,7 +208,7 @@ void DecodeEncoder::expert_gemv(const ExpertMatrices& experts, const View& x, co
   encoder_.launch(
       "expert_gemv",
       {constant(args::kBitsIndex, matrix.format.bits), constant(args::kGroupSizeIndex, matrix.format.group_size),
-       constant(args::kVectorFormIndex, norm != nullptr ? args::kStagedResidual : args::kPlainVector)},
+       constant(args::kVectorTypeIndex, vector_type(norm))},
       std::move(operands), 7,
       args::ExpertGemvArgs{.rows = matrix.rows,
                            .columns = matrix.columns,

@@ -36,6 +36,10 @@ struct GemvInput {
   const View* norm_weight = nullptr;  // f32; null: x is bf16
 };
 
+[[nodiscard]] constexpr args::VectorType vector_type(const View* norm_weight) {
+  return norm_weight != nullptr ? args::kResidualVector : args::kBfloatVector;
+}
+
 // Rows grouped by expert: how the grouped GEMM finds them.
 struct RowGroups {
   View offsets, block_map, block_count, row_of, place_of;
