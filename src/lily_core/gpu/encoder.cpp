@@ -13,10 +13,6 @@ constexpr std::uint32_t kGemvSegments = 4;
 // Rows that make too few threadgroups to fill a GPU when each has kGemvRows of them.
 constexpr std::uint32_t kFewRows = 64 * args::kGemvRows;
 
-device::FunctionConstant constant(args::FunctionConstantIndex index, std::uint32_t value) {
-  return {static_cast<std::uint32_t>(index), static_cast<std::int32_t>(value)};
-}
-
 const char* gemm_kernel(device::Device& device, std::uint32_t tile_rows) {
   if (tile_rows == 16) return "gemm_affine_m16";
   if (device.has_tensor_gemm()) return tile_rows == 32 ? "gemm_affine_tensor_m32" : "gemm_affine_tensor_m64";
