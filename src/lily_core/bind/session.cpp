@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bind/bind.h"
+#include "bind/token_mask.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,7 +20,6 @@ namespace lily::bind {
 namespace {
 
 using TokenIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using TokenMask = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using ReadOnlyArray = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
 
@@ -60,7 +60,6 @@ void bind_session(nb::module_& module) {
                                     .candidates = candidates,
                                     .stops = std::move(stops),
                                     .output_begin = output_begin,
-                                    .mask = {},
                                     .logprobs = logprobs};
           },
           "sampling"_a, "seed"_a, "candidates"_a, "stops"_a, "output_begin"_a, "logprobs"_a.none());
@@ -101,11 +100,11 @@ void bind_session(nb::module_& module) {
       .def("begin_generation", &Session::begin_generation)
       .def(
           "next_token",
-          [](Session& self, TokenRequest& request, const std::optional<TokenMask>& mask,
+          [](Session& self, const TokenRequest& request, const std::optional<MaskArray>& mask,
              std::uint64_t expected_revision) {
-            request.mask = mask ? std::span(mask->data(), mask->size()) : std::span<const std::uint32_t>();
+            const TokenMask allowed = as_mask(mask);
             const nb::gil_scoped_release release;
-            return self.next_token(request, expected_revision);
+            return self.next_token(request, allowed, expected_revision);
           },
           "request"_a, "mask"_a.none(), "expected_revision"_a)
       .def("cancel", &Session::cancel)
