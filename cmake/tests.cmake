@@ -1,5 +1,8 @@
-# The C++ tests of kernels and of the Metal device: plain programs that exit with 1 and say what failed.
+# The C++ tests of kernels and of the Metal device: one program of doctest's for each file.
 enable_testing()
+find_package(doctest REQUIRED)  # apt install doctest-dev, brew install doctest
+add_library(lily_test_main OBJECT tests/cpp/main.cpp)
+target_link_libraries(lily_test_main PUBLIC doctest::doctest PRIVATE lily_warnings)
 if(LILY_SANITIZE)
   # What they test, in two parts: all of the engine takes minutes to build with a sanitizer.
   get_target_property(engine_parts lily_engine SOURCES)
@@ -23,7 +26,7 @@ foreach(source ${test_sources})
   elseif(LILY_SANITIZE)
     set(library lily_tested_cpu)
   endif()
-  target_link_libraries(${name} PRIVATE ${library} lily_warnings)
+  target_link_libraries(${name} PRIVATE lily_test_main ${library} lily_warnings)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)  # seconds, on a loaded machine under a sanitizer
 endforeach()

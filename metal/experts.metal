@@ -8,7 +8,7 @@
 
 constant int kBits [[function_constant(kBitsIndex)]];
 constant int kGroupSize [[function_constant(kGroupSizeIndex)]];
-constant int kVectorForm [[function_constant(kVectorFormIndex)]];
+constant int kVectorType [[function_constant(kVectorTypeIndex)]];
 
 // Lane r holds the result of row first_row + r and stores it.
 METAL_FUNC void store_rows(device bfloat* out, float4 sums, uint first_row, uint rows, uint lane) {
@@ -118,7 +118,7 @@ METAL_FUNC void store_rows(device bfloat* out, float4 sums, uint first_row, uint
     device const uint* codes [[buffer(0)]],  // [experts, rows, columns]
     device const bfloat* scales [[buffer(1)]],
     device const bfloat* biases [[buffer(2)]],
-    device const uint* x [[buffer(3)]],             // bf16 [experts_per_token, columns]; f32 [columns] with kStagedResidual
+    device const uint* x [[buffer(3)]],             // bf16 [experts_per_token, columns]; f32 [columns] with kResidualVector
     device const float* norm_weight [[buffer(4)]],  // [columns]
     device const int* chosen [[buffer(5)]],         // [experts_per_token]
     device bfloat* out [[buffer(6)]],               // [experts_per_token, rows]
@@ -127,7 +127,7 @@ METAL_FUNC void store_rows(device bfloat* out, float4 sums, uint first_row, uint
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const uint first_row = group.x * kGemvRows + simdgroup * kLaneRows;
-  if (kVectorForm == kPlainVector && first_row >= args.rows) return;
+  if (kVectorType == kBfloatVector && first_row >= args.rows) return;
   const uint expert = uint(chosen[group.y]);
   const PackedMatrix matrix =
       packed_matrix(codes + expert * args.expert_words, scales + expert * args.expert_scales,
@@ -135,7 +135,7 @@ METAL_FUNC void store_rows(device bfloat* out, float4 sums, uint first_row, uint
   threadgroup float4 staged[kStagedColumns / 4];
   threadgroup float partial[kGemvThreads / kSimdWidth];
   float4 sums;
-  if (kVectorForm == kStagedResidual) {
+  if (kVectorType == kResidualVector) {
     ThreadPlace place;
     place.simdgroup = simdgroup;
     place.lane = lane;

@@ -6,11 +6,12 @@
 
 constant int kBits [[function_constant(kBitsIndex)]];
 constant int kGroupSize [[function_constant(kGroupSizeIndex)]];
-constant int kVectorForm [[function_constant(kVectorFormIndex)]];
+constant int kVectorType [[function_constant(kVectorTypeIndex)]];
+constant int kColumnSharing [[function_constant(kColumnSharingIndex)]];
 constant int kAccumulate [[function_constant(kAccumulateIndex)]];
 
-// Each simdgroup does kLaneRows rows of the segment that its threadgroup falls into; or, unless the residual is staged,
-// the threadgroup does so many, its simdgroups sharing the columns.
+// Each simdgroup does kLaneRows rows of the segment that its threadgroup falls into; or, with kSharedColumns, the
+// threadgroup does so many, its simdgroups sharing the columns.
 [[kernel, max_total_threads_per_threadgroup(kGemvThreads)]] void gemv_segments(
     device const uint* codes_0 [[buffer(0)]],  // segment s: matrix [rows[s], columns]
     device const bfloat* scales_0 [[buffer(1)]],
@@ -24,7 +25,7 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
     device const uint* codes_3 [[buffer(9)]],
     device const bfloat* scales_3 [[buffer(10)]],
     device const bfloat* biases_3 [[buffer(11)]],
-    device const uint* x [[buffer(12)]],             // [columns]: bf16, or f32 with kVectorForm
+    device const uint* x [[buffer(12)]],             // [columns]: bf16, or f32 with kResidualVector
     device const float* norm_weight [[buffer(13)]],  // [columns]
     device float* out_0 [[buffer(14)]],              // [rows[0]]
     device float* out_1 [[buffer(15)]],
@@ -34,7 +35,8 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
     uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  const uint block_rows = kVectorForm == kStagedResidual ? uint(kGemvRows) : uint(kSplitRows);
+  const bool shares_columns = kColumnSharing == kSharedColumns;
+  const uint block_rows = shares_columns ? uint(kSplitRows) : uint(kGemvRows);
   uint segment = 0;
   uint block = group;  // of block_rows rows, inside the segment
   UNROLL for (uint s = 0; s < 3; s++) {
@@ -45,7 +47,7 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
     }
   }
   const uint rows = args.rows[segment];
-  const uint first_row = block * block_rows + (kVectorForm == kStagedResidual ? simdgroup * kLaneRows : 0u);
+  const uint first_row = block * block_rows + (shares_columns ? 0u : simdgroup * kLaneRows);
 
   const PackedMatrix matrix =
       packed_matrix(segment == 0 ? codes_0 : segment == 1 ? codes_1 : segment == 2 ? codes_2 : codes_3,
@@ -59,18 +61,19 @@ constant int kAccumulate [[function_constant(kAccumulateIndex)]];
   place.simdgroup = simdgroup;
   place.lane = lane;
   float4 sums;
-  if (kVectorForm == kStagedResidual) {
+  if (kVectorType == kResidualVector) {
     const InputVector input = input_vector(x, norm_weight, args.eps);
-    multiply_normalized<1>(kBits, &matrix, input, first_row, place, staged, partial, &sums);
-  } else {
-    if (kVectorForm == kSharedResidual) {
-      const InputVector input = input_vector(x, norm_weight, args.eps);
+    if (shares_columns) {
       sums = multiply_shared_normalized(kBits, matrix, input, first_row, place, shares, partial);
     } else {
-      sums = multiply_shared_rows(kBits, matrix, x, first_row, place, shares);
+      multiply_normalized<1>(kBits, &matrix, input, first_row, place, staged, partial, &sums);
     }
-    if (simdgroup != 0) return;
+  } else if (shares_columns) {
+    sums = multiply_shared_rows(kBits, matrix, x, first_row, place, shares);
+  } else {
+    sums = multiply_rows(kBits, matrix, x, first_row, lane);
   }
+  if (shares_columns && simdgroup != 0) return;
 
   device float* out = segment == 0 ? out_0 : segment == 1 ? out_1 : segment == 2 ? out_2 : out_3;
   UNROLL for (int r = 0; r < kLaneRows; r++) {

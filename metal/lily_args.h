@@ -27,11 +27,12 @@ enum FunctionConstantIndex {
   kGroupSizeIndex = 1,    // columns a scale: 32, 64 or 128; 64 when plain
   kHeadDimIndex = 2,      // attention head_dim, a multiple of 32, at most 256
   kKeyDimIndex = 3,       // GDN key head dim, a multiple of 32, at most 256
-  kVectorFormIndex = 4,    // GEMV: a VectorForm
+  kVectorTypeIndex = 4,   // GEMV: a VectorType
   kAccumulateIndex = 5,   // GEMV, GEMM: a value of OutputMode
   kGroupedIndex = 6,      // GEMM: 1: rows grouped by expert through the block map
   kQueryHeadsIndex = 7,   // attention decode: query heads of a threadgroup that share each KV read: 4 (D6), 2 or 1 (off)
   kCoalescedIndex = 8,    // attention decode: 1: lanes read consecutive addresses (D5); 0: a lane reads its own position
+  kColumnSharingIndex = 9,  // gemv_segments: a ColumnSharing
 };
 
 enum OutputMode {
@@ -41,10 +42,15 @@ enum OutputMode {
 };
 
 // What a GEMV kernel multiplies with.
-enum VectorForm {
-  kPlainVector = 0,     // bf16; simdgroups share a row's columns
-  kStagedResidual = 1,  // f32, RMS-normalised on the way in; staged for all rows of a threadgroup
-  kSharedResidual = 2,  // the same for a launch of few rows: simdgroups share a row's columns (gemv_segments only)
+enum VectorType {
+  kBfloatVector = 0,    // bf16
+  kResidualVector = 1,  // the f32 residual, RMS-normalised on the way in
+};
+
+// How the simdgroups of a gemv_segments threadgroup share the work. In expert_gemv each has whole rows of its own.
+enum ColumnSharing {
+  kWholeRows = 0,      // a simdgroup has rows of its own, all their columns; kGemvRows rows a threadgroup
+  kSharedColumns = 1,  // all simdgroups have the same rows, and a part of the columns each; kSplitRows a threadgroup
 };
 
 // Launch sizes. Changing one here changes kernel and pass together.
@@ -54,7 +60,7 @@ enum LaunchSize {
   kElementThreads = 256,    // elements a threadgroup of elementwise kernels: one a thread
   kGemvThreads = 128,       // four simdgroups,
   kGemvRows = 16,           // four matrix rows each;
-  kSplitRows = 4,           // where simdgroups share columns: four rows a threadgroup
+  kSplitRows = 4,           // with kSharedColumns: four rows a threadgroup
   kDownRows = 4,            // expert_down: matrix rows a threadgroup,
   kDownThreads = 288,       // a simdgroup for each of nine experts, more take turns
   kTileThreads = 128,       // GEMM: four simdgroups
@@ -91,9 +97,9 @@ struct NormArgs {
 };
 
 // gemv_segments: up to 4 matrices of one format times the same vector. Segment s: matrix @3s @3s+1 @3s+2, out f32 [rows[s]]
-// @(14 + s). x @12 [columns]: bf16 (kPlainVector), or f32 with norm weight f32 [columns] @13. args @18. Constants:
-// kBits, kGroupSize, kVectorForm, kAccumulate (0 or 1, all segments alike).
-// Launch: {sum over segments of ceil(rows[s] / kSplitRows), or kGemvRows with kStagedResidual} kGemvThreads; a threadgroup
+// @(14 + s). x @12 [columns]: bf16, or f32 (kResidualVector) with norm weight f32 [columns] @13. args @18. Constants:
+// kBits, kGroupSize, kVectorType, kColumnSharing, kAccumulate (0 or 1, all segments alike).
+// Launch: {sum over segments of ceil(rows[s] / kGemvRows), or kSplitRows with kSharedColumns} kGemvThreads; a threadgroup
 // works on one segment.
 struct GemvArgs {
   uint32_t segments;
@@ -112,8 +118,8 @@ struct GemvArgs {
 // shared gate logit f32 [1] @10, hidden f32 out @11 (+=), args @12. Sums run in the order of `chosen`, shared last.
 // Constants: kBits, kGroupSize. Launch: {ceil(hidden_size / kDownRows)} kDownThreads.
 // expert_gemv (D4a, D4b off): out[i] = W[chosen[i]] x[i]: matrix @0-2 (all experts), x @3: bf16 [experts_per_token, columns], or
-// with kStagedResidual one f32 [columns] for all, norm weight f32 [columns] @4, chosen int [experts_per_token] @5,
-// out bf16 [experts_per_token, rows] out @6, args @7 (ExpertGemvArgs). Constants: kBits, kGroupSize, kVectorForm.
+// with kResidualVector one f32 [columns] for all, norm weight f32 [columns] @4, chosen int [experts_per_token] @5,
+// out bf16 [experts_per_token, rows] out @6, args @7 (ExpertGemvArgs). Constants: kBits, kGroupSize, kVectorType.
 // Launch: {ceil(rows / kGemvRows), experts_per_token} kGemvThreads.
 struct ExpertArgs {
   uint32_t hidden_size;

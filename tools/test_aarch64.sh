@@ -2,8 +2,8 @@
 # Cross-compiles the kernel tests for aarch64 and runs them under qemu: the NEON kernels without an ARM machine. The
 # matrix kernels also run on processors that lack instructions, which must be found out and done without.
 #   bash tools/test_aarch64.sh [BUILD_DIR]
-# Missing tools (g++-aarch64-linux-gnu, qemu-user) are installed with apt. The tests' own grids are used; each test
-# is stopped, and fails, after LILY_QEMU_TIMEOUT seconds (200 by default).
+# Missing tools (g++-aarch64-linux-gnu, qemu-user, doctest-dev) are installed with apt. The tests' own grids are used; each
+# test is stopped, and fails, after LILY_QEMU_TIMEOUT seconds (200 by default).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,9 +12,10 @@ jobs="${CMAKE_BUILD_PARALLEL_LEVEL:-2}"
 seconds="${LILY_QEMU_TIMEOUT:-200}"
 compiler=aarch64-linux-gnu-g++
 
-if ! command -v "$compiler" >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+if ! command -v "$compiler" >/dev/null || ! command -v qemu-aarch64 >/dev/null ||
+  [[ ! -e /usr/include/doctest/doctest.h ]]; then
   apt-get update -q
-  apt-get install -yq --no-install-recommends g++-aarch64-linux-gnu qemu-user
+  apt-get install -yq --no-install-recommends g++-aarch64-linux-gnu qemu-user doctest-dev
 fi
 
 mkdir -p "$build"
@@ -46,10 +47,11 @@ done
 # Prints the object of a source.
 object_of() { echo "$build/$(basename "$(dirname "$1")")_$(basename "$1" .cpp).o"; }
 
-tests=(tests/cpp/test_matmul.cpp tests/cpp/test_*_kernels.cpp)
+tests=(tests/cpp/test_isa_selection.cpp tests/cpp/test_matmul*.cpp tests/cpp/test_*_kernels.cpp)
+main=tests/cpp/main.cpp
 objects=()
 pending=()
-for source in "${sources[@]}" "${tests[@]}"; do
+for source in "${sources[@]}" "$main" "${tests[@]}"; do
   compile "$source" "$(object_of "$source")" &
   pending+=($!)
   if ((${#pending[@]} >= jobs)); then
@@ -62,16 +64,21 @@ for source in "${sources[@]}"; do objects+=("$(object_of "$source")"); done
 
 for test in "${tests[@]}"; do
   name="$(basename "$test" .cpp)"
-  "$compiler" -static -pthread "$(object_of "$test")" "${objects[@]}" -o "$build/$name"
-  [[ "$name" == test_matmul ]] && continue
+  "$compiler" -static -pthread "$(object_of "$test")" "$(object_of "$main")" "${objects[@]}" -o "$build/$name"
+  [[ "$name" == *_kernels ]] || continue
   printf '== %s on aarch64\n' "$name"
   timeout --foreground "$seconds" qemu-aarch64 "$build/$name"
 done
 
-# Runs the matrix kernels on a processor that has the instruction sets named.
+# Runs the tests of the matrix kernels on a processor that has the instruction sets named.
 test_matmul() {
-  printf '== test_matmul on %s\n' "$1"
-  timeout --foreground "$seconds" qemu-aarch64 -cpu "$1" "$build/test_matmul" 20240607 "${@:2}"
+  local test name
+  for test in "${tests[@]}"; do
+    name="$(basename "$test" .cpp)"
+    [[ "$name" == *_kernels ]] && continue
+    printf '== %s on %s\n' "$name" "$1"
+    LILY_TEST_ISAS="${*:2}" timeout --foreground "$seconds" qemu-aarch64 -cpu "$1" "$build/$name"
+  done
 }
 test_matmul max i8mm neon portable
 test_matmul neoverse-n1 neon portable

@@ -1,4 +1,4 @@
-// tests/cpp/kernel_test.h -- what the kernel tests share: instruction sets, random data, guarded arrays, checks.
+// tests/cpp/kernel_test.h -- what the kernel tests share: instruction sets, random data, guarded arrays.
 #pragma once
 
 #include <sys/mman.h>
@@ -101,61 +101,5 @@ class Random {
  private:
   std::mt19937 engine_;
 };
-
-// Collects failures of one instruction set and the results that fused instruction sets must share.
-class Checker {
- public:
-  explicit Checker(std::string isa) : isa_(std::move(isa)) {}
-
-  void expect(bool condition, const std::string& what) {
-    ++checks_;
-    if (condition) return;
-    if (++failures_ <= 20) std::printf("FAIL [%s] %s\n", isa_.c_str(), what.c_str());
-  }
-
-  // |got - want| <= tolerance * (|want| + floor)
-  void near(std::span<const float> got, std::span<const double> want, double tolerance, double floor,
-            const std::string& what) {
-    record(got);
-    double worst = 0.0;
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      const double error = std::fabs(static_cast<double>(got[i]) - want[i]) / (std::fabs(want[i]) + floor);
-      worst = error <= worst ? worst : error;  // NaN counts
-    }
-    expect(got.size() == want.size() && worst <= tolerance,
-           what + ": error " + std::to_string(worst / tolerance) + " x tolerance");
-  }
-
-  template <class T>
-  void same_bits(const std::vector<T>& a, const std::vector<T>& b, const std::string& what) {
-    expect(a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0), what);
-  }
-
-  void record(std::span<const float> values) { recorded_.insert(recorded_.end(), values.begin(), values.end()); }
-  [[nodiscard]] const std::vector<float>& recorded() const { return recorded_; }
-  [[nodiscard]] int failures() const { return failures_; }
-  [[nodiscard]] int checks() const { return checks_; }
-
- private:
-  std::string isa_;
-  int failures_ = 0;
-  int checks_ = 0;
-  std::vector<float> recorded_;
-};
-
-// Runs the tests on every instruction set; those with fused multiply-add must record the same bits.
-inline int run_on_all(void (*tests)(const cpu::KernelTable&, Checker&)) {
-  int failures = 0;
-  std::vector<float> fused;
-  for (const Isa& isa : float_isas()) {
-    Checker checker(isa.name);
-    tests(isa.table, checker);
-    if (isa.fused && fused.empty()) fused = checker.recorded();
-    if (isa.fused) checker.same_bits(fused, checker.recorded(), "results differ from another fused instruction set");
-    std::printf("%s: %d checks, %d failed\n", isa.name.c_str(), checker.checks(), checker.failures());
-    failures += checker.failures();
-  }
-  return failures == 0 ? 0 : 1;
-}
 
 }  // namespace lily::test

@@ -2,6 +2,7 @@
 // leaves 32 bits, and every value is rounded to the nearest code.
 #include <algorithm>
 
+#include "checker.h"
 #include "cpu/kernels/attention_codes.h"
 #include "cpu/kernels/simd_portable.h"
 #include "kernel_test.h"
@@ -64,7 +65,7 @@ double norm(const std::vector<std::int16_t>& codes) {
 }
 
 // Half a unit, and what the inverse of the unit, the product and their rounding add: 4 u of 32767 units.
-void check_rounding(lily::test::Checker& check, const std::vector<float>& x, const Coded& row,
+void check_rounding(const lily::test::Checker& check, const std::vector<float>& x, const Coded& row,
                     const std::string& name) {
   double worst = 0.0;
   for (std::size_t d = 0; d < x.size(); ++d) {
@@ -73,7 +74,8 @@ void check_rounding(lily::test::Checker& check, const std::vector<float>& x, con
   check.expect(worst <= 0.5 + 32767 * 4 * 0x1p-24, name + ": " + std::to_string(worst) + " units");
 }
 
-void test_sizes(lily::test::Checker& check) {
+TEST_CASE("rows of every size") {
+  const lily::test::Checker check("codes");
   Random random(18);
   for (const std::size_t width : {32U, 64U, 256U, 512U}) {
     double longest_query = 0.0, longest_key = 0.0;
@@ -96,10 +98,3 @@ void test_sizes(lily::test::Checker& check) {
 }
 
 }  // namespace
-
-int main() {
-  lily::test::Checker check("codes");
-  test_sizes(check);
-  std::printf("codes: %d checks, %d failed\n", check.checks(), check.failures());
-  return check.failures() == 0 ? 0 : 1;
-}

@@ -3,6 +3,7 @@
 // Sizes are odd on purpose and every array ends at an unreadable page. u = 2^-24 is half a float32 ulp.
 #include <limits>
 
+#include "checker.h"
 #include "kernel_test.h"
 
 namespace {
@@ -190,16 +191,12 @@ void test_float16_code(const KernelTable&, Checker& check) {
   check.expect(ties, "float16 ties to even");
 }
 
-void all_tests(const KernelTable& table, Checker& check) {
-  test_norms(table, check);
-  test_gates(table, check);
-  test_exp_range(table, check);
-  test_softmax(table, check);
-  test_rope(table, check);
-  test_store_kv(table, check);
-  test_float16_code(table, check);
-}
+TEST_CASE("norms") { lily::test::on_every_isa(test_norms); }
+TEST_CASE("gates") { lily::test::on_every_isa(test_gates); }
+TEST_CASE("exp over its range") { lily::test::on_every_isa(test_exp_range); }
+TEST_CASE("softmax") { lily::test::on_every_isa(test_softmax); }
+TEST_CASE("rope") { lily::test::on_every_isa(test_rope); }
+TEST_CASE("storing keys and values") { lily::test::on_every_isa(test_store_kv); }
+TEST_CASE("conversion to float16") { lily::test::on_every_isa(test_float16_code); }
 
 }  // namespace
-
-int main() { return lily::test::run_on_all(all_tests); }

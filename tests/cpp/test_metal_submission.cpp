@@ -1,5 +1,6 @@
 // tests/cpp/test_metal_submission.cpp -- how the Metal device submits passes, waits for them and takes failures, on a
-// queue that ends command buffers when it is told to; and work on several threads.
+// queue that ends command buffers when it is told to.
+#include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,25 +22,14 @@
 
 #include "base/error.h"
 #include "device/metal/command_queue.h"
-#include "device/metal/once_map.h"
-#include "device/metal/run_on_threads.h"
 #include "device/metal/submission.h"
-#include "named_tests.h"
+#include "named_pipeline.h"
+#include "text.h"
 
 namespace lily::device::metal {
 namespace {
 
 using namespace std::chrono_literals;
-
-class NamedPipeline final : public Pipeline {
- public:
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::uint32_t max_threads_per_threadgroup() const override { return 256; }
-  [[nodiscard]] std::span<const SlotUse> slots() const override { return {}; }
-
- private:
-  std::string name_ = "kernel";
-};
 
 std::vector<Stage> pass_of(std::size_t stages, const Pipeline& pipeline, std::uint32_t groups = 3) {
   Dispatch dispatch;
@@ -137,40 +127,41 @@ class Drain {
   ManualQueue& queue_;
 };
 
-void test_passes_are_a_chain() {
-  const NamedPipeline kernel;
+TEST_CASE("passes are a chain") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   const Drain drain(*queue);
   const auto first = submission.submit(pass_of(150, kernel));  // unknown: parts of 64 stages
   const auto second = submission.submit(pass_of(1, kernel));
-  expect(queue->committed.size() == 4 && queue->prepared == 2, "three parts and one");
+  REQUIRE_MESSAGE((queue->committed.size() == 4 && queue->prepared == 2), "three parts and one");
   std::size_t stages = 0;
   for (std::uint64_t i = 0; i < 4; ++i) {
     const ManualQueue::Committed& part = queue->committed[i];
-    expect(part.after == i && part.number == i + 1, "each waits for the one before");
+    REQUIRE_MESSAGE((part.after == i && part.number == i + 1), "each waits for the one before");
     stages += part.stages;
   }
-  expect(stages == 151 && queue->committed[1].label == "part 2 of 3", "all stages, in parts");
+  REQUIRE_MESSAGE((stages == 151 && queue->committed[1].label == "part 2 of 3"), "all stages, in parts");
   for (int i = 0; i < 3; ++i) {
-    expect(!first->done(), "not before its last part");
+    REQUIRE_MESSAGE(!first->done(), "not before its last part");
     queue->end({.gpu_seconds = 0.01, .error = std::nullopt});
   }
-  expect(first->done() && !second->done(), "one after the other");
+  REQUIRE_MESSAGE((first->done() && !second->done()), "one after the other");
   const PassResult result = first->wait();
-  expect(result.error.empty() && result.gpu_seconds > 0.029 && result.gpu_seconds < 0.031, "the seconds of all parts");
+  REQUIRE_MESSAGE((result.error.empty() && result.gpu_seconds > 0.029 && result.gpu_seconds < 0.031),
+                  "the seconds of all parts");
   queue->end({.gpu_seconds = 0.5, .error = std::nullopt});
-  expect(second->wait().gpu_seconds == 0.5 && queue->released == 0, "nothing to release");
+  REQUIRE_MESSAGE((second->wait().gpu_seconds == 0.5 && queue->released == 0), "nothing to release");
   // The first pass is known now to be short.
   const auto again = submission.submit(pass_of(150, kernel));
-  expect(queue->committed.size() == 1, "one command buffer");
+  REQUIRE_MESSAGE(queue->committed.size() == 1, "one command buffer");
   queue->end({.gpu_seconds = 0.01, .error = std::nullopt});
-  expect(again->wait().error.empty(), "completed");
+  REQUIRE_MESSAGE(again->wait().error.empty(), "completed");
 }
 
 // Should a system count the wait for the command buffer before as time on the GPU, the pass does not.
-void test_waiting_for_each_other_is_no_work() {
-  const NamedPipeline kernel;
+TEST_CASE("waiting for each other is no work") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   const Drain drain(*queue);
@@ -181,8 +172,10 @@ void test_waiting_for_each_other_is_no_work() {
   }
   queue->end({.gpu_seconds = 0.35, .gpu_end = 10.35, .error = std::nullopt});
   const auto near = [](double actual, double expected) { return std::abs(actual - expected) < 1e-9; };
-  expect(near(first->wait().gpu_seconds, 0.3), "the parts' own time: " + std::to_string(first->wait().gpu_seconds));
-  expect(near(second->wait().gpu_seconds, 0.05), "and the next pass's: " + std::to_string(second->wait().gpu_seconds));
+  REQUIRE_MESSAGE(near(first->wait().gpu_seconds, 0.3),
+                  "the parts' own time: ", std::to_string(first->wait().gpu_seconds));
+  REQUIRE_MESSAGE(near(second->wait().gpu_seconds, 0.05),
+                  "and the next pass's: ", std::to_string(second->wait().gpu_seconds));
   // Reports may come in another order than the ends that they tell.
   const auto third = submission.submit(pass_of(1, kernel));
   const auto fourth = submission.submit(pass_of(1, kernel));
@@ -190,16 +183,18 @@ void test_waiting_for_each_other_is_no_work() {
   queue->end({.gpu_seconds = 0.1, .gpu_end = 20.5, .error = std::nullopt});
   queue->end({.gpu_seconds = 0.1, .gpu_end = 20.3, .error = std::nullopt});
   queue->end({.gpu_seconds = 0.2, .gpu_end = 20.6, .error = std::nullopt});
-  expect(near(third->wait().gpu_seconds, 0.1), "the first report");
-  expect(fourth->wait().gpu_seconds == 0.0, "never below nothing: " + std::to_string(fourth->wait().gpu_seconds));
-  expect(near(fifth->wait().gpu_seconds, 0.1), "from the latest end on: " + std::to_string(fifth->wait().gpu_seconds));
+  REQUIRE_MESSAGE(near(third->wait().gpu_seconds, 0.1), "the first report");
+  REQUIRE_MESSAGE(fourth->wait().gpu_seconds == 0.0,
+                  "never below nothing: ", std::to_string(fourth->wait().gpu_seconds));
+  REQUIRE_MESSAGE(near(fifth->wait().gpu_seconds, 0.1),
+                  "from the latest end on: ", std::to_string(fifth->wait().gpu_seconds));
   const auto later = submission.submit(pass_of(2, kernel));  // a pause before it is no work either
   queue->end({.gpu_seconds = 0.2, .gpu_end = 99.0, .error = std::nullopt});
-  expect(near(later->wait().gpu_seconds, 0.2), "time that nobody waited");
+  REQUIRE_MESSAGE(near(later->wait().gpu_seconds, 0.2), "time that nobody waited");
 }
 
-void test_a_failed_part_releases_all_who_wait() {
-  const NamedPipeline kernel;
+TEST_CASE("a failed part releases all who wait") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   const auto pass = submission.submit(pass_of(150, kernel));
@@ -215,45 +210,45 @@ void test_a_failed_part_releases_all_who_wait() {
   }
   queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
   queue->end(failed(2));
-  expect(queue->released == 2, "the event goes on, as the command buffer did not signal it");
+  REQUIRE_MESSAGE(queue->released == 2, "the event goes on, as the command buffer did not signal it");
   queue->end(failed(8));
   for (std::jthread& waiter : waiters) waiter.join();
-  expect(released == 3, "all have the first error");
+  REQUIRE_MESSAGE(released == 3, "all have the first error");
   queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
-  expect(behind->wait().error.empty(), "the pass behind is not touched by it");
+  REQUIRE_MESSAGE(behind->wait().error.empty(), "the pass behind is not touched by it");
   const auto after = submission.submit(pass_of(150, kernel));
-  expect(queue->committed.size() == 3, "a failed pass says nothing about how long passes take");
+  REQUIRE_MESSAGE(queue->committed.size() == 3, "a failed pass says nothing about how long passes take");
   for (int i = 0; i < 3; ++i) queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
-  expect(after->wait().error.empty(), "the device goes on");
+  REQUIRE_MESSAGE(after->wait().error.empty(), "the device goes on");
 }
 
-void test_out_of_memory_is_a_memory_error() {
-  const NamedPipeline kernel;
+TEST_CASE("out of memory is a memory error") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   const Drain drain(*queue);
   const auto pass = submission.submit(pass_of(1, kernel));
   queue->end(failed(8));
   const PassResult result = pass->wait();
-  expect(result.kind == ErrorKind::memory_limit && contains(result.error, "max_context"), result.error);
+  REQUIRE_MESSAGE((result.kind == ErrorKind::memory_limit && contains(result.error, "max_context")), result.error);
 }
 
-void test_a_lost_device_takes_no_pass() {
-  const NamedPipeline kernel;
+TEST_CASE("a lost device takes no pass") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   const Drain drain(*queue);
   const auto pass = submission.submit(pass_of(1, kernel));
   queue->end(failed(11));
-  expect(contains(pass->wait().error, "loaded again"), "what happened");
+  REQUIRE_MESSAGE(contains(pass->wait().error, "loaded again"), "what happened");
   const auto later = submission.submit(pass_of(1, kernel));
-  expect(later->done() && contains(later->wait().error, "was lost by an earlier pass"), "refused at once");
-  expect(queue->committed.empty(), "nothing was committed");
+  REQUIRE_MESSAGE((later->done() && contains(later->wait().error, "was lost by an earlier pass")), "refused at once");
+  REQUIRE_MESSAGE(queue->committed.empty(), "nothing was committed");
 }
 
 // What was committed before the failure is waited for: its memory is in use.
-void test_a_pass_that_is_committed_in_part() {
-  const NamedPipeline kernel;
+TEST_CASE("a pass that is committed in part") {
+  const NamedPipeline kernel("kernel");
   for (const bool throws : {false, true}) {
     const auto queue = std::make_shared<ManualQueue>();
     Submission submission(queue);
@@ -261,33 +256,35 @@ void test_a_pass_that_is_committed_in_part() {
     queue->commits_left = 2;
     queue->throws = throws;
     const auto pass = submission.submit(pass_of(300, kernel));  // five parts
-    expect(!pass->done() && queue->committed.size() == 2, "two parts run");
+    REQUIRE_MESSAGE((!pass->done() && queue->committed.size() == 2), "two parts run");
     queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
     queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
     const PassResult result = pass->wait();
-    expect(contains(result.error, throws ? "no memory" : "no command buffer"), "why: " + result.error);
-    expect(result.kind == (throws ? ErrorKind::memory_limit : ErrorKind::backend), "of which kind");
+    REQUIRE_MESSAGE(contains(result.error, throws ? "no memory" : "no command buffer"), "why: ", result.error);
+    REQUIRE_MESSAGE(result.kind == (throws ? ErrorKind::memory_limit : ErrorKind::backend), "of which kind");
     queue->commits_left = 10;
     const auto next = submission.submit(pass_of(1, kernel));
-    expect(queue->committed.front().after == 2 && queue->committed.front().number == 3, "the chain has no gap");
+    REQUIRE_MESSAGE((queue->committed.front().after == 2 && queue->committed.front().number == 3),
+                    "the chain has no gap");
     queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
-    expect(next->wait().error.empty(), "the device goes on");
+    REQUIRE_MESSAGE(next->wait().error.empty(), "the device goes on");
   }
 }
 
-void test_a_wrong_dispatch_is_refused() {
-  const NamedPipeline kernel;
+TEST_CASE("a wrong dispatch is refused") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   const Drain drain(*queue);
   std::vector<Stage> stages = pass_of(2, kernel);
   stages[1].dispatches[0].threads_per_threadgroup = 512;
   const auto pass = submission.submit(stages);
-  expect(pass->done() && contains(pass->wait().error, "more than the 256") && queue->committed.empty(), "refused");
+  REQUIRE_MESSAGE((pass->done() && contains(pass->wait().error, "more than the 256") && queue->committed.empty()),
+                  "refused");
 }
 
-void test_the_end_waits_for_every_pass() {
-  const NamedPipeline kernel;
+TEST_CASE("the end waits for every pass") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   auto submission = std::make_unique<Submission>(queue);
   const Drain drain(*queue);
@@ -302,12 +299,12 @@ void test_the_end_waits_for_every_pass() {
     }
   });
   submission.reset();
-  expect(ended == 2, "both had ended");
+  REQUIRE_MESSAGE(ended == 2, "both had ended");
 }
 
 // What comes later may end first, and whoever asks for it learns that it has: the earlier pass still uses its memory.
-void test_the_end_waits_for_a_pass_that_others_overtook() {
-  const NamedPipeline kernel;
+TEST_CASE("the end waits for a pass that others overtook") {
+  const NamedPipeline kernel("kernel");
   for (const int later_passes : {1, 2}) {
     const auto queue = std::make_shared<ManualQueue>();
     auto submission = std::make_unique<Submission>(queue);
@@ -316,7 +313,7 @@ void test_the_end_waits_for_a_pass_that_others_overtook() {
     for (int i = 0; i < later_passes; ++i) {
       const auto later = submission->submit(pass_of(1, kernel));
       queue->end_newest({.gpu_seconds = 0.1, .error = std::nullopt});
-      expect(later->done() && !earlier->done(), "the later one has ended, the earlier one has not");
+      REQUIRE_MESSAGE((later->done() && !earlier->done()), "the later one has ended, the earlier one has not");
     }
     std::atomic<bool> ended = false;
     const std::jthread gpu([&] {
@@ -325,12 +322,12 @@ void test_the_end_waits_for_a_pass_that_others_overtook() {
       queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
     });
     submission.reset();
-    expect(ended, "the earlier pass had ended");
+    REQUIRE_MESSAGE(ended, "the earlier pass had ended");
   }
 }
 
-void test_a_forked_child_waits_for_nothing() {
-  const NamedPipeline kernel;
+TEST_CASE("a forked child waits for nothing") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   auto submission = std::make_unique<Submission>(queue);
   const Drain drain(*queue);
@@ -349,13 +346,13 @@ void test_a_forked_child_waits_for_nothing() {
   int status = 0;
   ::waitpid(child, &status, 0);
   queue->end({.gpu_seconds = 0.1, .error = std::nullopt});
-  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended by itself, and knew what was over");
-  expect(pass->wait().error.empty(), "the parent's pass is not touched by it");
+  REQUIRE_MESSAGE((WIFEXITED(status) && WEXITSTATUS(status) == 0), "the child ended by itself, and knew what was over");
+  REQUIRE_MESSAGE(pass->wait().error.empty(), "the parent's pass is not touched by it");
 }
 
 // Threads submit and wait while command buffers end, some with errors: each pass has its own fate, and nobody hangs.
-void test_many_threads() {
-  const NamedPipeline kernel;
+TEST_CASE("many threads") {
+  const NamedPipeline kernel("kernel");
   const auto queue = std::make_shared<ManualQueue>();
   Submission submission(queue);
   constexpr int kThreads = 4;
@@ -395,110 +392,9 @@ void test_many_threads() {
   for (std::thread& thread : threads) thread.join();
   over = true;
   gpu.join();
-  expect(completed + errors == kThreads * kPasses && completed > 0 && errors > 0, "all ended, some with errors");
-}
-
-// -- several threads -------------------------------------------------------------------------------------------------
-
-void test_work_on_threads() {
-  for (const std::size_t threads : {1UL, 3UL, 64UL}) {
-    std::vector<std::atomic<int>> runs(17);
-    std::vector<std::size_t> told;
-    const std::thread::id here = std::this_thread::get_id();
-    bool elsewhere = false;
-    run_on_threads(
-        runs.size(), threads, [&](std::size_t i) { ++runs[i]; },
-        [&](std::size_t done) {
-          told.push_back(done);
-          elsewhere = elsewhere || std::this_thread::get_id() != here;
-        });
-    for (const auto& count : runs) expect(count == 1, "each once");
-    expect(!told.empty() && told.back() == 17 && !elsewhere, "progress to the end, on the caller's thread");
-    for (std::size_t i = 1; i < told.size(); ++i) expect(told[i] > told[i - 1], "progress grows");
-  }
-  run_on_threads(0, 4, [](std::size_t) { throw std::runtime_error("never"); }, nullptr);
-}
-
-void test_failing_work_on_threads() {
-  std::atomic<std::size_t> started = 0;
-  const auto message = [](const std::function<void()>& run) {
-    try {
-      run();
-    } catch (const std::exception& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  const std::string of_work = message([&] {
-    run_on_threads(
-        1000, 3,
-        [&](std::size_t i) {
-          ++started;
-          if (i == 5) throw std::runtime_error("five");
-          std::this_thread::sleep_for(100us);
-        },
-        nullptr);
-  });
-  expect(of_work == "five" && started < 1000, "the first exception ends it");
-  started = 0;
-  const std::string of_progress = message([&] {
-    run_on_threads(
-        1000, 3,
-        [&](std::size_t) {
-          ++started;
-          std::this_thread::sleep_for(100us);
-        },
-        [](std::size_t done) {
-          if (done >= 4) throw std::runtime_error("interrupted");
-        });
-  });
-  expect(of_progress == "interrupted" && started < 1000, "so does one of the caller's");
-}
-
-void test_things_are_made_once() {
-  OnceMap<int> map;
-  std::atomic<int> made = 0;
-  std::atomic<bool> fails = true;
-  const auto find = [&](const std::string& name) -> const int& {
-    return map.find_or_make(name, [&] {
-      if (fails) throw std::runtime_error("not yet");
-      ++made;
-      std::this_thread::sleep_for(1ms);
-      return std::make_unique<int>(static_cast<int>(name.size()));
-    });
-  };
-  bool thrown = false;
-  try {
-    find("abc");
-  } catch (const std::runtime_error&) {
-    thrown = true;
-  }
-  fails = false;
-  expect(thrown && find("abc") == 3, "who asks again tries again");
-  const int* first = &find("abc");
-  run_on_threads(40, 8, [&](std::size_t i) { static_cast<void>(find(std::string(1 + i % 5, 'x'))); }, nullptr);
-  expect(made == 6 && first == &find("abc"), "each once, and it stays where it is");
+  REQUIRE_MESSAGE((completed + errors == kThreads * kPasses && completed > 0 && errors > 0),
+                  "all ended, some with errors");
 }
 
 }  // namespace
 }  // namespace lily::device::metal
-
-int main() {
-  using namespace lily::device::metal;
-  return lily::run_tests({
-      {"passes are a chain", test_passes_are_a_chain},
-      {"waiting for each other is no work", test_waiting_for_each_other_is_no_work},
-      {"a failed part releases all who wait", test_a_failed_part_releases_all_who_wait},
-      {"out of memory is a memory error", test_out_of_memory_is_a_memory_error},
-      {"a lost device takes no pass", test_a_lost_device_takes_no_pass},
-      {"a pass that is committed in part", test_a_pass_that_is_committed_in_part},
-      {"a wrong dispatch is refused", test_a_wrong_dispatch_is_refused},
-      {"the end waits for every pass", test_the_end_waits_for_every_pass},
-      {"the end waits for a pass that others overtook", test_the_end_waits_for_a_pass_that_others_overtook},
-      {"a forked child waits for nothing", test_a_forked_child_waits_for_nothing},
-      {"many threads", test_many_threads},
-      {"work on threads", test_work_on_threads},
-      {"failing work on threads", test_failing_work_on_threads},
-      {"things are made once", test_things_are_made_once},
-  });
-}

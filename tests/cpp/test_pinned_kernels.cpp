@@ -3,7 +3,10 @@
 //
 // When a kernel is meant to give other bits, kArithmetic of cpu/arithmetic.h goes up by one and the new hash comes
 // here: states that were saved before are refused then.
+#include <doctest/doctest.h>
+
 #include <algorithm>
+#include <ios>
 
 #include "cpu/arithmetic.h"
 #include "kernel_test.h"
@@ -118,10 +121,8 @@ void attention(const KernelTable& table, Input& input, Hash& hash) {
   }
 }
 
-}  // namespace
-
-int main() {
-  bool equal = lily::cpu::kArithmetic == pinned_arithmetic;
+TEST_CASE("the pinned bits") {
+  CHECK_MESSAGE(lily::cpu::kArithmetic == pinned_arithmetic, "see the top of this file");
   for (const auto& isa : lily::test::float_isas()) {
     if (!isa.fused) continue;
     Input input;
@@ -129,10 +130,9 @@ int main() {
     rows(isa.table, input, hash);
     sequences(isa.table, input, hash);
     attention(isa.table, input, hash);
-    equal = equal && hash.state() == pinned_hash;
-    std::printf("%s: arithmetic %lld, hash 0x%llx\n", isa.name.c_str(), static_cast<long long>(lily::cpu::kArithmetic),
-                static_cast<unsigned long long>(hash.state()));
+    CHECK_MESSAGE(hash.state() == pinned_hash, isa.name, ": not the pinned bits; see the top of this file. Hash 0x",
+                  std::hex, hash.state());
   }
-  std::printf("%s\n", equal ? "as pinned" : "FAIL: not the pinned bits; see the top of this file");
-  return equal ? 0 : 1;
 }
+
+}  // namespace

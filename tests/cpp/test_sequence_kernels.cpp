@@ -4,6 +4,7 @@
 #include <memory>
 #include <tuple>
 
+#include "checker.h"
 #include "kernel_test.h"
 
 namespace {
@@ -463,17 +464,13 @@ void test_attention_large_scores(const KernelTable& table, Checker& check) {
   }
 }
 
-void all_tests(const KernelTable& table, Checker& check) {
-  test_conv(table, check);
-  test_gdn(table, check);
-  test_gdn_general_path(table, check);
-  test_attention(table, check);
-  test_attention_not_finite(table, check);
-  test_attention_extreme_codes(table, check);
-  test_attention_outliers(table, check);
-  test_attention_large_scores(table, check);
-}
+TEST_CASE("convolution") { lily::test::on_every_isa(test_conv); }
+TEST_CASE("gated delta rule") { lily::test::on_every_isa(test_gdn); }
+TEST_CASE("gated delta rule, general path") { lily::test::on_every_isa(test_gdn_general_path); }
+TEST_CASE("attention") { lily::test::on_every_isa(test_attention); }
+TEST_CASE("attention to values that are not finite") { lily::test::on_every_isa(test_attention_not_finite); }
+TEST_CASE("attention with extreme codes") { lily::test::on_every_isa(test_attention_extreme_codes); }
+TEST_CASE("attention with outliers") { lily::test::on_every_isa(test_attention_outliers); }
+TEST_CASE("attention with large scores") { lily::test::on_every_isa(test_attention_large_scores); }
 
 }  // namespace
-
-int main() { return lily::test::run_on_all(all_tests); }

@@ -1,5 +1,7 @@
 // tests/cpp/test_tensor_self_test.cpp -- the self-test of tensor operations, with the plain kernels in their place on
 // sim: right results pass, and each kind of wrong result is found.
+#include <doctest/doctest.h>
+
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -10,8 +12,8 @@
 
 #include "base/error.h"
 #include "device/metal/tensor_self_test.h"
-#include "named_tests.h"
 #ifdef LILY_HAS_SIM
+#include "device/forwarding_device.h"
 #include "device/sim.h"
 #endif
 
@@ -20,20 +22,13 @@ namespace lily::device {
 namespace {
 
 // sim under another name of the tensor kernels, which can spoil what they wrote.
-class AliasDevice final : public Device {
+class AliasDevice final : public ForwardingDevice {
  public:
   using Spoil = std::function<void(std::span<float> out, std::uint32_t columns)>;
-  explicit AliasDevice(Spoil spoil) : spoil_(std::move(spoil)), sim_(two_workers()) {}
+  explicit AliasDevice(Spoil spoil)
+      : ForwardingDevice(std::make_shared<SimDevice>(two_workers())), spoil_(std::move(spoil)) {}
 
   [[nodiscard]] std::string name() const override { return "alias"; }
-  [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
-                                                 std::string label) override {
-    return sim_.allocate(size, storage, std::move(label));
-  }
-  [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
-                                             const CopyProgress& progress) override {
-    return sim_.wrap(data, size, std::move(label), progress);
-  }
   [[nodiscard]] const Pipeline& pipeline(const std::string& kernel,
                                          std::span<const FunctionConstant> constants) override {
     std::string plain = kernel;
@@ -41,10 +36,10 @@ class AliasDevice final : public Device {
     is_tensor_ = at != std::string::npos;
     tensor_kernels_ += is_tensor_ ? 1 : 0;
     if (is_tensor_) plain.erase(at, std::strlen("_tensor"));
-    return sim_.pipeline(plain, constants);
+    return inner().pipeline(plain, constants);
   }
   [[nodiscard]] std::unique_ptr<Ticket> submit(std::span<const Stage> stages) override {
-    auto ticket = sim_.submit(stages);
+    auto ticket = inner().submit(stages);
     if (is_tensor_ && spoil_) {
       const Dispatch& dispatch = stages[0].dispatches[0];
       for (const BufferBinding& binding : dispatch.buffers) {
@@ -56,7 +51,6 @@ class AliasDevice final : public Device {
     }
     return ticket;
   }
-  [[nodiscard]] std::uint64_t allocated_bytes() const override { return sim_.allocated_bytes(); }
   [[nodiscard]] int tensor_kernels() const { return tensor_kernels_; }
 
  private:
@@ -67,47 +61,35 @@ class AliasDevice final : public Device {
   }
 
   Spoil spoil_;
-  SimDevice sim_;
   bool is_tensor_ = false;
   int tensor_kernels_ = 0;
 };
 
-void run() {
+TEST_CASE("equal kernels pass") {
   AliasDevice right({});
   const std::string nothing = metal::tensor_self_test(right);
-  expect(nothing.empty(), "equal kernels differ: " + nothing);
-  expect(right.tensor_kernels() == 5, "every case runs a tensor kernel");
+  REQUIRE_MESSAGE(nothing.empty(), "equal kernels differ: ", nothing);
+  REQUIRE_MESSAGE(right.tensor_kernels() == 5, "every case runs a tensor kernel");
+}
 
+TEST_CASE("every kind of wrong result is found") {
   AliasDevice wrong_rows([](std::span<float> out, std::uint32_t columns) { out[9 * columns + 3] += 0.05F; });
   const std::string rows = metal::tensor_self_test(wrong_rows);
-  expect(rows.find("row 9, column 3") != std::string::npos && rows.find("_tensor_") != std::string::npos, rows);
+  REQUIRE_MESSAGE((rows.find("row 9, column 3") != std::string::npos && rows.find("_tensor_") != std::string::npos),
+                  rows);
 
   AliasDevice wrong_edge([](std::span<float> out, std::uint32_t) { out.back() = 0.0F; });
-  expect(!metal::tensor_self_test(wrong_edge).empty(), "an edge that is not written is found");
+  REQUIRE_MESSAGE(!metal::tensor_self_test(wrong_edge).empty(), "an edge that is not written is found");
 
   AliasDevice not_a_number([](std::span<float> out, std::uint32_t) { out[0] = __builtin_nanf(""); });
-  expect(!metal::tensor_self_test(not_a_number).empty(), "a result that is no number is found");
+  REQUIRE_MESSAGE(!metal::tensor_self_test(not_a_number).empty(), "a result that is no number is found");
 
   AliasDevice coarse([](std::span<float> out, std::uint32_t) {
     for (float& value : out) value *= 1.0F + 0x1p-9F;  // as if sums were kept in bf16
   });
-  expect(!metal::tensor_self_test(coarse).empty(), "sums in low precision are found");
+  REQUIRE_MESSAGE(!metal::tensor_self_test(coarse).empty(), "sums in low precision are found");
 }
 
 }  // namespace
 }  // namespace lily::device
 #endif
-
-int main() {
-#ifdef LILY_HAS_SIM
-  try {
-    lily::device::run();
-  } catch (const std::exception& error) {
-    std::printf("FAILED: %s\n", error.what());
-    return 1;
-  }
-#else
-  std::puts("skipped: this build has no sim device");
-#endif
-  return 0;
-}

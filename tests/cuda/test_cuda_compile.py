@@ -14,15 +14,15 @@ from lily.errors import BackendError
 
 # Values of the function constants, by name: the model's own, then others that lead to other code.
 DEFAULTS = {
-    "kBits": 4, "kGroupSize": 64, "kHeadDim": 256, "kKeyDim": 128, "kVectorForm": 1, "kAccumulate": 0, "kGrouped": 0,
-    "kQueryHeads": 4, "kCoalesced": 1,
+    "kBits": 4, "kGroupSize": 64, "kHeadDim": 256, "kKeyDim": 128, "kVectorType": 1, "kColumnSharing": 0,
+    "kAccumulate": 0, "kGrouped": 0, "kQueryHeads": 4, "kCoalesced": 1,
 }  # fmt: skip
 VARIANTS = [
     {},
-    {"kBits": 8, "kGroupSize": 32, "kVectorForm": 0, "kCoalesced": 0},
-    {"kBits": 16, "kVectorForm": 2, "kGrouped": 1, "kQueryHeads": 1},
-    {"kBits": 8, "kVectorForm": 2},
-    {"kVectorForm": 0, "kAccumulate": 1, "kHeadDim": 64, "kKeyDim": 64},
+    {"kBits": 8, "kGroupSize": 32, "kVectorType": 0, "kColumnSharing": 1, "kCoalesced": 0},
+    {"kBits": 16, "kColumnSharing": 1, "kGrouped": 1, "kQueryHeads": 1},
+    {"kBits": 8, "kColumnSharing": 1},
+    {"kVectorType": 0, "kColumnSharing": 1, "kAccumulate": 1, "kHeadDim": 64, "kKeyDim": 64},
 ]
 WITHOUT_D6 = (7, 1)  # kQueryHeads: a form for comparison, which spills a few bytes
 # Kernels that read most of the bytes, or do most of the sums.

@@ -1,4 +1,6 @@
 // doubles/bind_failing_device.cpp -- binds failing_device.h.
+#include <nanobind/stl/shared_ptr.h>
+
 #include "doubles.h"
 #include "failing_device.h"
 
@@ -9,7 +11,7 @@ namespace lily::doubles {
 
 void bind_failing_device(nb::module_& module) {
   nb::class_<FailingDevice, device::Device>(module, "FailingDevice", "A device whose passes fail on demand.")
-      .def(nb::init<device::Device&>(), nb::keep_alive<1, 2>(), "device"_a)
+      .def(nb::init<std::shared_ptr<device::Device>>(), "device"_a)
       .def("fail_after", &FailingDevice::fail_after, "passes"_a)
       .def("recover", &FailingDevice::recover);
 }

@@ -134,9 +134,9 @@ class RehearsedQueue final : public CommandQueue {
 };
 
 RehearsedDevice::RehearsedDevice(std::shared_ptr<Device> inner, MemoryLimits limits)
-    : inner_(std::move(inner)),
+    : ForwardingDevice(inner),
       budget_(std::make_shared<MemoryBudget>(limits)),
-      queue_(std::make_shared<RehearsedQueue>(inner_)),
+      queue_(std::make_shared<RehearsedQueue>(std::move(inner))),
       runner_([queue = queue_] { queue->run(); }),
       submission_(std::make_unique<Submission>(queue_)) {}
 
@@ -148,13 +148,13 @@ RehearsedDevice::~RehearsedDevice() {
 
 std::shared_ptr<Buffer> RehearsedDevice::allocate(std::uint64_t size, BufferStorage storage, std::string label) {
   auto share = std::make_unique<BudgetShare>(budget_, size, false, label);
-  return counted(std::move(share), inner_->allocate(size, storage, std::move(label)));
+  return counted(std::move(share), inner().allocate(size, storage, std::move(label)));
 }
 
 std::shared_ptr<Buffer> RehearsedDevice::wrap(const std::byte* data, std::uint64_t size, std::string label,
                                               const CopyProgress& progress) {
   auto share = std::make_unique<BudgetShare>(budget_, size, true, label);
-  return counted(std::move(share), inner_->wrap(data, size, std::move(label), progress));
+  return counted(std::move(share), inner().wrap(data, size, std::move(label), progress));
 }
 
 const Pipeline& RehearsedDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
@@ -163,12 +163,12 @@ const Pipeline& RehearsedDevice::pipeline(const std::string& kernel, std::span<c
     const std::lock_guard lock(mutex_);
     if (!ahead_.contains(key)) late_.insert(key);
   }
-  return inner_->pipeline(kernel, constants);
+  return inner().pipeline(kernel, constants);
 }
 
 void RehearsedDevice::compile(std::span<const PipelineRequest> requests, const CompileProgress& progress) {
   const auto work = [&](std::size_t i) {
-    static_cast<void>(inner_->pipeline(requests[i].kernel, requests[i].constants));
+    static_cast<void>(inner().pipeline(requests[i].kernel, requests[i].constants));
     const std::lock_guard lock(mutex_);
     ahead_.insert(pipeline_key(requests[i].kernel, requests[i].constants));
   };

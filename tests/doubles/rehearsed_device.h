@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/device.h"
+#include "device/forwarding_device.h"
 #include "device/metal/command_error.h"
 #include "device/metal/memory_budget.h"
 #include "device/metal/submission.h"
@@ -23,15 +23,13 @@ namespace lily::device::metal {
 
 class RehearsedQueue;
 
-class RehearsedDevice final : public Device {
+class RehearsedDevice final : public ForwardingDevice {
  public:
   RehearsedDevice(std::shared_ptr<Device> inner, MemoryLimits limits);
   ~RehearsedDevice() override;
   RehearsedDevice(const RehearsedDevice&) = delete;
   RehearsedDevice& operator=(const RehearsedDevice&) = delete;
 
-  [[nodiscard]] std::string name() const override { return inner_->name(); }
-  [[nodiscard]] bool limits_pass_time() const override { return inner_->limits_pass_time(); }
   [[nodiscard]] std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage, std::string label) override;
   [[nodiscard]] std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
                                              const CopyProgress& progress) override;
@@ -45,8 +43,6 @@ class RehearsedDevice final : public Device {
   [[nodiscard]] std::string memory_limit_remedy(std::uint64_t bytes) const override {
     return wired_limit_remedy(bytes, budget_->limits().machine);
   }
-  [[nodiscard]] bool has_tensor_gemm() override { return inner_->has_tensor_gemm(); }
-  [[nodiscard]] bool has_wide_attention() const override { return inner_->has_wide_attention(); }
 
   // The command buffer after the next `count` ends with this error instead of running; `lasting`: and all after it.
   void fail_after(std::uint64_t count, CommandError error, bool lasting);
@@ -56,7 +52,6 @@ class RehearsedDevice final : public Device {
   [[nodiscard]] std::vector<std::string> compiled_late() const;
 
  private:
-  std::shared_ptr<Device> inner_;
   std::shared_ptr<MemoryBudget> budget_;
   std::shared_ptr<RehearsedQueue> queue_;
   std::thread runner_;

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from device_runner import from_bfloat16, pack, to_bfloat16
+from lily_args import ARGS
 
-HEAD_DIM, QUERY_HEADS, COALESCED = 2, 7, 8  # indices of function constants
+HEAD_DIM, QUERY_HEADS, COALESCED = ARGS.kHeadDimIndex, ARGS.kQueryHeadsIndex, ARGS.kCoalescedIndex
 BFLOAT16 = 2.0**-8  # largest relative error of rounding to the 8 significant bits of bfloat16
 Array = np.ndarray[Any, Any]
 

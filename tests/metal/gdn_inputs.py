@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from device_runner import from_bfloat16, pack, to_bfloat16
+from lily_args import ARGS
 from numpy.typing import NDArray
 
 from reference.blocks import delta_rule, l2_norm
 
 EPSILON = 1e-6
-KEY_DIM_CONSTANT = 3
+KEY_DIM_CONSTANT = ARGS.kKeyDimIndex
 SENTINEL = np.float32(-77.5)  # in outputs, so that an element left out is seen
 
 

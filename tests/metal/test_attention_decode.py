@@ -19,9 +19,9 @@ from attention_cases import (
     sigmoid,
 )
 from device_runner import from_bfloat16, run, sim
+from lily_args import ARGS
 
-THREADS = 128
-BLOCK = 512
+THREADS, BLOCK = ARGS.kAttentionThreads, ARGS.kAttentionBlock
 
 # Positions around the 8 of a simdgroup, the 32 of a round and the 512 of a block; more splits than positions.
 GENERAL = [

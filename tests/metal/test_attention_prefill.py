@@ -18,8 +18,9 @@ from attention_cases import (
     sigmoid,
 )
 from device_runner import from_bfloat16, run, sim
+from lily_args import ARGS
 
-ROWS = 64 if os.environ.get("LILY_TEST_DEVICE") == "cuda" else 32  # of a threadgroup
+ROWS = ARGS.kWideAttentionRows if os.environ.get("LILY_TEST_DEVICE") == "cuda" else ARGS.kAttentionRows  # a threadgroup
 UNWRITTEN = 0xABCD
 
 # Rows below, at and above a threadgroup's; chunks that start a cache, continue one, and end at a block of 32 positions.
@@ -53,7 +54,7 @@ def prefill(device: Any, shape: Shape, given: Any) -> Array:
         {0: query, 1: keys, 2: values, 3: projected, 4: position, 5: out},
         args=shape.args(),
         threadgroups=(-(-shape.rows // ROWS), shape.heads),
-        threads=128,
+        threads=ARGS.kAttentionThreads,
         constants={HEAD_DIM: shape.head_dim},
     )
     return out

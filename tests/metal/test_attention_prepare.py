@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from attention_cases import BFLOAT16, HEAD_DIM, Array, Shape, random_bfloat16
 from device_runner import Launch, from_bfloat16, run_stages, sim, to_bfloat16
+from lily_args import ARGS
 
 from reference.blocks import rms_norm
 
+LANES = ARGS.kSimdWidth
 SHAPES = [
     Shape(rows=1, heads=16, kv_heads=2, head_dim=256, position=131071, rotary_dim=64, capacity=131072),
     Shape(rows=5, heads=8, kv_heads=1, head_dim=128, position=3, rotary_dim=32),
@@ -70,15 +72,19 @@ def prepare(device: Any, shape: Shape, given: dict[str, Array], is_bfloat: bool,
         slots |= {2: given["value"], 8: out["keys"], 9: out["values"]}
         grid = (shape.heads + 2 * shape.kv_heads, shape.rows)
         stages = [
-            [Launch("attention_prepare" + suffix, slots, grid, 32, shape.args(), args_slot=10, constants=constants)]
+            [Launch("attention_prepare" + suffix, slots, grid, LANES, shape.args(), args_slot=10, constants=constants)]
         ]
     else:
         rotated = np.full((shape.rows, shape.kv_heads, shape.head_dim), UNWRITTEN, np.uint16)
         slots[8] = rotated
         grid = (shape.heads + shape.kv_heads, shape.rows)
-        first = Launch("attention_norm_rope" + suffix, slots, grid, 32, shape.args(), args_slot=10, constants=constants)
+        first = Launch(
+            "attention_norm_rope" + suffix, slots, grid, LANES, shape.args(), args_slot=10, constants=constants
+        )
         written = {0: rotated, 1: given["value"], 2: given["position"], 3: out["keys"], 4: out["values"]}
-        second = Launch("attention_cache_write" + suffix, written, (2 * shape.kv_heads, shape.rows), 32, shape.args())
+        second = Launch(
+            "attention_cache_write" + suffix, written, (2 * shape.kv_heads, shape.rows), LANES, shape.args()
+        )
         stages = [[first], [second]]
     run_stages(device, stages)
     return out

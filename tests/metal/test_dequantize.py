@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import pack, run, sim, to_bfloat16
+from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_matrix
 
@@ -19,8 +20,8 @@ def dequantized(device: Any, matrix: Matrix) -> NDArray[np.uint16]:
         "dequantize_matrix",
         {**matrix.slots(0), 3: out},
         args=pack(0, rows, columns, 0, 0, 0, columns),
-        threadgroups=(rows, -(-columns // 256)),
-        threads=256,
+        threadgroups=(rows, -(-columns // ARGS.kElementThreads)),
+        threads=ARGS.kElementThreads,
         constants=matrix.constants,
     )
     return out

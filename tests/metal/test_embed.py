@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import pack, run, sim
+from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_matrix
 
-THREADS = 128  # kRowThreads
 VOCABULARY = 37
 FORMATS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128), (16, 64)]
 
@@ -30,7 +30,7 @@ def embed(device: Any, matrix: Matrix, ids: NDArray[np.int32]) -> NDArray[np.flo
         {0: ids, **matrix.slots(1), 4: hidden},
         args=pack(len(ids), hidden_size, VOCABULARY),
         threadgroups=(len(ids),),
-        threads=THREADS,
+        threads=ARGS.kRowThreads,
         constants=matrix.constants,
     )
     return hidden

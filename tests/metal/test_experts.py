@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import from_bfloat16, pack, run, sim
+from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
 
-ROWS, THREADS = 16, 128  # kGemvRows, kGemvThreads
-DOWN_ROWS, DOWN_THREADS = 4, 288  # kDownRows, kDownThreads
+ROWS, THREADS = ARGS.kGemvRows, ARGS.kGemvThreads
 EPS = 1e-6
 EXPERTS = 13
 BFLOAT_ROUNDING = 2.0**-8  # 8 significant bits
@@ -96,8 +96,8 @@ class Layer:
             "expert_down",
             buffers,
             args=self.args() + pack(self.down.expert_words, self.down.expert_scales),
-            threadgroups=(-(-len(hidden) // DOWN_ROWS),),
-            threads=DOWN_THREADS,
+            threadgroups=(-(-len(hidden) // ARGS.kDownRows),),
+            threads=ARGS.kDownThreads,
             constants=self.down.constants,
         )
         return hidden
@@ -112,7 +112,10 @@ class Layer:
             args=pack(rows, columns, len(self.chosen), EPS, matrix.expert_words, matrix.expert_scales),
             threadgroups=(blocks(rows), len(self.chosen)),
             threads=THREADS,
-            constants={**matrix.constants, 4: int(norm_input)},
+            constants={
+                **matrix.constants,
+                ARGS.kVectorTypeIndex: ARGS.kResidualVector if norm_input else ARGS.kBfloatVector,
+            },
         )
         return out
 

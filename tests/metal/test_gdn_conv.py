@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from device_runner import from_bfloat16, run, sim
 from gdn_inputs import SENTINEL, Shape, random_bfloat16, sentinels
+from lily_args import ARGS
 from numpy.typing import NDArray
 
 from reference.blocks import causal_convolution, l2_norm, sigmoid, silu, softplus
 
-ROW_THREADS = 128
 SHAPES = [
     Shape(1, 1, 1, 32, 20),
     Shape(1, 2, 4, 128, 128),
@@ -98,7 +98,7 @@ def convolve(device: Any, kernel: str, inputs: Inputs) -> dict[str, NDArray[Any]
         kernel,
         dict(enumerate(slots)),
         threadgroups=(2 * s.key_heads + s.value_heads, s.tokens),
-        threads=ROW_THREADS,
+        threads=ARGS.kRowThreads,
         args=s.args(),
     )
     return outputs

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from device_runner import run, sim
 from gdn_inputs import KEY_DIM_CONSTANT, Recurrence, Shape, ceil_divide, sentinels
+from lily_args import ARGS
 from numpy.typing import NDArray
 
-COLUMNS_AND_THREADS = {"gdn_scan": (4, 128), "gdn_scan_blocked": (4, 128)}
-BLOCK = 16
+KERNELS = ["gdn_scan", "gdn_scan_blocked"]
+BLOCK = ARGS.kScanBlock
 SHAPES = [
     Shape(1, 1, 1, 32, 5),
     Shape(1, 2, 4, 128, 12),
@@ -23,13 +24,12 @@ SHAPES = [
 ]
 RAGGED = Shape(19, 1, 2, 96, 13)
 
-every_kernel = pytest.mark.parametrize("kernel", COLUMNS_AND_THREADS)
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 
 def scan(device: Any, kernel: str, inputs: Recurrence) -> list[NDArray[Any]]:
     """Output and next state; for the blocked kernel also the states between blocks."""
     shape = inputs.shape
-    columns, threads = COLUMNS_AND_THREADS[kernel]
     out = sentinels(shape.tokens, shape.value_heads, shape.value_dim)
     results = [out, sentinels(*inputs.state.shape)]
     buffers = {**inputs.buffers(), 6: results[1], 7: out}
@@ -40,8 +40,8 @@ def scan(device: Any, kernel: str, inputs: Recurrence) -> list[NDArray[Any]]:
         device,
         kernel,
         buffers,
-        threadgroups=(ceil_divide(shape.value_dim, columns), shape.value_heads),
-        threads=threads,
+        threadgroups=(ceil_divide(shape.value_dim, ARGS.kScanColumns), shape.value_heads),
+        threads=ARGS.kScanThreads,
         args=shape.args(),
         args_slot=8,
         constants={KEY_DIM_CONSTANT: shape.key_dim},

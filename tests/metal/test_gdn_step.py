@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from device_runner import from_bfloat16, run, sim
 from gdn_inputs import EPSILON, KEY_DIM_CONSTANT, SENTINEL, Recurrence, Shape, random_bfloat16, sentinels
+from lily_args import ARGS
 from numpy.typing import NDArray
 
 from reference.blocks import rms_norm, silu
 
-STEP_THREADS = 512
 UNWRITTEN = int(SENTINEL.view(np.uint32) >> 16)
 STEP_SHAPES = [
     Shape(1, 1, 1, 32, 5),
@@ -59,7 +59,7 @@ class StepInputs:
             "gdn_step",
             {**self.recurrence.buffers(), 6: state, 7: self.z, 8: self.weight, 9: out},
             threadgroups=(shape.value_heads,),
-            threads=STEP_THREADS,
+            threads=ARGS.kStepThreads,
             args=shape.args(),
             constants={KEY_DIM_CONSTANT: shape.key_dim},
         )
@@ -126,7 +126,7 @@ def norm(device: Any, kernel: str, shape: Shape, seed: int) -> tuple[NDArray[Any
         kernel,
         {0: x, 1: z, 2: weight, 3: out},
         threadgroups=(shape.value_heads, shape.tokens),
-        threads=32,
+        threads=ARGS.kSimdWidth,
         args=shape.args(),
     )
     return out, gated_norm(x, z, weight)

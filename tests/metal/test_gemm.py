@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import from_bfloat16, pack, run, sim, to_bfloat16
+from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
 
-TILE_COLUMNS, THREADS = 64, 128
-STORE_DEFAULT, ACCUMULATE_FLOAT, STORE_FLOAT = 0, 1, 2
+TILE_COLUMNS, THREADS = ARGS.kTileColumns, ARGS.kTileThreads
+STORE_DEFAULT, ACCUMULATE_FLOAT, STORE_FLOAT = ARGS.kStoreDefault, ARGS.kAccumulateFloat, ARGS.kStoreFloat
 FORMATS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128), (16, 64)]
 ORDERS: list[dict[str, Any]] = [{"order": "reverse"}, {"order": "random", "seed": 5}]
 
@@ -56,7 +57,7 @@ def dense(device: Any, tile_rows: int, x: NDArray[np.uint16], matrix: Matrix, mo
         args_slot=5,
         threadgroups=(-(-rows_out // TILE_COLUMNS), -(-rows // tile_rows)),
         threads=THREADS,
-        constants={**matrix.constants, 5: mode, 6: 0},
+        constants={**matrix.constants, ARGS.kAccumulateIndex: mode, ARGS.kGroupedIndex: 0},
     )
 
 
@@ -145,7 +146,7 @@ def grouped(device: Any, tile_rows: int, x: NDArray[np.uint16], matrix: Matrix, 
         args_slot=5,
         threadgroups=(-(-rows_out // TILE_COLUMNS), len(groups.block_map)),
         threads=THREADS,
-        constants={**matrix.constants, 5: STORE_DEFAULT, 6: 1},
+        constants={**matrix.constants, ARGS.kAccumulateIndex: STORE_DEFAULT, ARGS.kGroupedIndex: 1},
     )
     return out
 

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import from_bfloat16, pack, run, sim
+from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
 
-ROWS, SPLIT_ROWS, THREADS = 16, 4, 128  # kGemvRows, kSplitRows, kGemvThreads
-PLAIN, STAGED, SHARED = 0, 1, 2  # VectorForm
+BFLOAT, RESIDUAL = ARGS.kBfloatVector, ARGS.kResidualVector
+# Rows of a threadgroup, by how its simdgroups share the work.
+GROUP_ROWS = {ARGS.kWholeRows: ARGS.kGemvRows, ARGS.kSharedColumns: ARGS.kSplitRows}
+each_vector = pytest.mark.parametrize("vector", [BFLOAT, RESIDUAL], ids=["bfloat", "residual"])
+each_sharing = pytest.mark.parametrize("sharing", GROUP_ROWS, ids=["whole rows", "shared columns"])
 EPS = 1e-6
 # A sum passes through at most 64 roundings of float32 (2^-24 each): up to 16 products and 4 sums in a lane's part, the
 # bias's, up to 16 parts, 5 levels between lanes, the norm's factor, the addition to the output. Their directions are
@@ -29,14 +33,15 @@ class Case:
     matrices: list[Matrix]
     x: NDArray[Any]
     norm_weight: NDArray[np.float32]
-    form: int
+    vector: int
+    sharing: int
     accumulate: bool
     before: list[NDArray[np.float32]]
 
     @property
     def normalized(self) -> NDArray[np.float64]:
         """The vector as float64, after the norm."""
-        if self.form == PLAIN:
+        if self.vector == BFLOAT:
             return from_bfloat16(self.x).astype(np.float64)
         x = self.x.astype(np.float64)
         return x / np.sqrt(np.mean(x**2) + EPS) * self.norm_weight
@@ -44,7 +49,7 @@ class Case:
     def run(self, device: Any) -> list[NDArray[np.float32]]:
         count, first = len(self.matrices), self.matrices[0]
         outputs = [before.copy() for before in self.before]
-        buffers: dict[int, NDArray[Any]] = {12: self.x, 13: self.norm_weight if self.form != PLAIN else self.x}
+        buffers: dict[int, NDArray[Any]] = {12: self.x, 13: self.norm_weight if self.vector == RESIDUAL else self.x}
         for s in range(4):
             buffers.update(self.matrices[s if s < count else 0].slots(3 * s))
             buffers[14 + s] = outputs[s if s < count else 0]
@@ -55,9 +60,14 @@ class Case:
             "gemv_segments",
             buffers,
             args=pack(count, columns, EPS, *rows, *[0] * (4 - count)),
-            threadgroups=(sum(-(-r // (ROWS if self.form == STAGED else SPLIT_ROWS)) for r in rows),),
-            threads=THREADS,
-            constants={**first.constants, 4: self.form, 5: int(self.accumulate)},
+            threadgroups=(sum(-(-r // GROUP_ROWS[self.sharing]) for r in rows),),
+            threads=ARGS.kGemvThreads,
+            constants={
+                **first.constants,
+                ARGS.kVectorTypeIndex: self.vector,
+                ARGS.kColumnSharingIndex: self.sharing,
+                ARGS.kAccumulateIndex: ARGS.kAccumulateFloat if self.accumulate else ARGS.kStoreDefault,
+            },
         )
         return outputs
 
@@ -74,36 +84,43 @@ def make_case(
     columns: int,
     bits: int,
     group_size: int,
-    form: int,
+    vector: int,
+    sharing: int,
     accumulate: bool = False,
     seed: int = 0,
 ) -> Case:
     rng = np.random.default_rng([seed, columns, bits, group_size, *rows])
-    x = rng.normal(0.5, 3.0, columns).astype(np.float32) if form != PLAIN else random_bfloat16(rng, (columns,), 3.0)
+    x = (
+        rng.normal(0.5, 3.0, columns).astype(np.float32)
+        if vector == RESIDUAL
+        else random_bfloat16(rng, (columns,), 3.0)
+    )
     norm_weight = rng.normal(1.0, 0.3, columns).astype(np.float32)
     matrices = [random_matrix(rng, r, columns, bits, group_size) for r in rows]
     before = [rng.normal(0.0, 2.0, r).astype(np.float32) for r in rows]
-    return Case(matrices, x, norm_weight, form, accumulate, before)
+    return Case(matrices, x, norm_weight, vector, sharing, accumulate, before)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize("form", [PLAIN, STAGED, SHARED])
+@each_vector
+@each_sharing
 @pytest.mark.parametrize(("bits", "group_size"), FORMATS)
-def test_formats_and_modes(bits: int, group_size: int, form: int, accumulate: bool) -> None:
-    case = make_case([13, 1, 16, 38], 384, bits, group_size, form, accumulate)
+def test_formats_and_modes(bits: int, group_size: int, vector: int, sharing: int, accumulate: bool) -> None:
+    case = make_case([13, 1, 16, 38], 384, bits, group_size, vector, sharing, accumulate)
     case.check(case.run(sim()))
 
 
-@pytest.mark.parametrize("form", [STAGED, SHARED])
+@each_sharing
 @pytest.mark.parametrize("rows", [[1], [3, 17], [16, 16, 16], [33, 2, 5, 1]])
-def test_every_number_of_segments(rows: list[int], form: int) -> None:
-    case = make_case(rows, 192, 4, 64, form)
+def test_every_number_of_segments(rows: list[int], sharing: int) -> None:
+    case = make_case(rows, 192, 4, 64, RESIDUAL, sharing)
     case.check(case.run(sim()))
 
 
 # 4-bit rows of 1,024 columns and more take another path than shorter ones; a normalized vector of more than 2,048
 # columns is staged in parts; 1,056, 1,152 and 2,080 leave lanes without columns in the last step.
-@pytest.mark.parametrize("form", [PLAIN, STAGED, SHARED])
+@each_vector
+@each_sharing
 @pytest.mark.parametrize(
     ("columns", "bits", "group_size"),
     [
@@ -117,43 +134,45 @@ def test_every_number_of_segments(rows: list[int], form: int) -> None:
         (2080, 8, 32),
     ],
 )
-def test_columns_of_quantized_rows(columns: int, bits: int, group_size: int, form: int) -> None:
-    case = make_case([11], columns, bits, group_size, form)
+def test_columns_of_quantized_rows(columns: int, bits: int, group_size: int, vector: int, sharing: int) -> None:
+    case = make_case([11], columns, bits, group_size, vector, sharing)
     case.check(case.run(sim()))
 
 
 # Rows that are not a multiple of 16 bytes long are read in words.
-@pytest.mark.parametrize("form", [PLAIN, STAGED, SHARED])
+@each_vector
+@each_sharing
 @pytest.mark.parametrize("columns", [2, 8, 30, 66, 264, 1030, 2056])
-def test_columns_of_plain_rows(columns: int, form: int) -> None:
-    case = make_case([7, 9], columns, 16, 64, form)
+def test_columns_of_plain_rows(columns: int, vector: int, sharing: int) -> None:
+    case = make_case([7, 9], columns, 16, 64, vector, sharing)
     case.check(case.run(sim()))
 
 
-@pytest.mark.parametrize("form", [STAGED, SHARED])
-def test_the_norm_scales_out_of_any_residual(form: int) -> None:
+@each_sharing
+def test_the_norm_scales_out_of_any_residual(sharing: int) -> None:
     for scale in (1e-8, 1e-3, 1e4):
-        case = make_case([9], 256, 4, 64, form)
+        case = make_case([9], 256, 4, 64, RESIDUAL, sharing)
         case.x *= np.float32(scale)
         case.check(case.run(sim()))
 
 
-@pytest.mark.parametrize("form", [STAGED, SHARED])
+@each_sharing
 @pytest.mark.parametrize(
     ("columns", "bits", "group_size"), [(2112, 4, 64), (320, 4, 32), (544, 8, 32), (264, 16, 64), (66, 16, 64)]
 )
-def test_order_of_threads_does_not_matter(columns: int, bits: int, group_size: int, form: int) -> None:
-    case = make_case([13, 5], columns, bits, group_size, form, accumulate=True)
+def test_order_of_threads_does_not_matter(columns: int, bits: int, group_size: int, sharing: int) -> None:
+    case = make_case([13, 5], columns, bits, group_size, RESIDUAL, sharing, accumulate=True)
     forward = case.run(sim(order="forward"))
     for other in (sim(order="reverse"), sim(order="random", seed=3)):
         for left, right in zip(forward, case.run(other), strict=True):
             assert np.array_equal(left.view(np.uint32), right.view(np.uint32))
 
 
-@pytest.mark.parametrize("form", [PLAIN, STAGED, SHARED])
+@each_vector
+@each_sharing
 @pytest.mark.parametrize(
     ("columns", "bits", "group_size"), [(2080, 4, 32), (320, 4, 64), (544, 8, 32), (264, 16, 64), (66, 16, 64)]
 )
-def test_stays_inside_its_buffers(columns: int, bits: int, group_size: int, form: int) -> None:
-    case = make_case([13, 1, 5], columns, bits, group_size, form, accumulate=True)
+def test_stays_inside_its_buffers(columns: int, bits: int, group_size: int, vector: int, sharing: int) -> None:
+    case = make_case([13, 1, 5], columns, bits, group_size, vector, sharing, accumulate=True)
     case.check(case.run(sim(checked=True)))

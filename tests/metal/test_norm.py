@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import from_bfloat16, pack, run, sim
+from lily_args import ARGS
 from numpy.typing import NDArray
 
-THREADS = 128  # kRowThreads
 EPS = 1e-6
 
 
@@ -27,7 +27,7 @@ def normalize(device: Any, x: NDArray[np.float32], weight: NDArray[np.float32]) 
         {0: x, 1: weight, 2: out},
         args=pack(*x.shape, EPS),
         threadgroups=(len(x),),
-        threads=THREADS,
+        threads=ARGS.kRowThreads,
     )
     return out
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import KernelError, Launch, from_bfloat16, pack, run, run_stages, sim, to_bfloat16
+from lily_args import ARGS
 
 Array = np.ndarray[Any, Any]
+THREADS = ARGS.kGroupThreads
 ORDERS = [{"order": "forward"}, {"order": "reverse"}, {"order": "random", "seed": 5}]
 
 
@@ -22,7 +24,7 @@ def route(device: Any, logits: Array, count: int, normalize: bool) -> tuple[Arra
         {0: logits, 1: chosen, 2: weights},
         args=pack(rows, experts, count, int(normalize)),
         threadgroups=(rows,),
-        threads=32,
+        threads=ARGS.kSimdWidth,
     )
     return chosen, weights
 
@@ -97,9 +99,9 @@ def group_launches(chosen: Array, experts: int, block_rows: int, poison: int) ->
     row_of, place_of = np.full(chosen.size, poison, np.uint32), np.full(chosen.size, poison, np.uint32)
     args = pack(rows, experts, count, block_rows, max_blocks)
     stages = [
-        [Launch("route_histogram", {0: chosen, 1: counts}, (experts,), 128, args)],
-        [Launch("route_offsets", {0: counts, 1: offsets, 2: block_map, 3: block_count}, (1,), 128, args)],
-        [Launch("route_scatter", {0: chosen, 1: offsets, 2: row_of, 3: place_of}, (experts,), 128, args)],
+        [Launch("route_histogram", {0: chosen, 1: counts}, (experts,), THREADS, args)],
+        [Launch("route_offsets", {0: counts, 1: offsets, 2: block_map, 3: block_count}, (1,), THREADS, args)],
+        [Launch("route_scatter", {0: chosen, 1: offsets, 2: row_of, 3: place_of}, (experts,), THREADS, args)],
     ]
     return stages, [counts, offsets, block_map, block_count, row_of, place_of]
 
@@ -185,8 +187,8 @@ def test_combine_experts(rows: int, hidden_size: int, count: int) -> None:
             "combine_experts",
             {**buffers, 5: hidden},
             args=pack(rows, hidden_size, count),
-            threadgroups=(-(-hidden_size // 256), rows),
-            threads=256,
+            threadgroups=(-(-hidden_size // ARGS.kElementThreads), rows),
+            threads=ARGS.kElementThreads,
         )
         results.append(hidden)
         # Float32 sums of at most 10 terms, each product rounded once, the sigmoid to a few ulp.
@@ -199,4 +201,4 @@ def test_a_short_output_is_reported() -> None:
     logits = np.random.default_rng(1).normal(0, 1, (3, 40)).astype(np.float32)
     short = {0: logits, 1: np.zeros((2, 4), np.int32), 2: np.zeros((3, 4), np.float32)}
     with pytest.raises(KernelError, match="route_rows"):
-        run(sim(checked=True), "route_rows", short, args=pack(3, 40, 4, 1), threadgroups=(3,), threads=32)
+        run(sim(checked=True), "route_rows", short, args=pack(3, 40, 4, 1), threadgroups=(3,), threads=ARGS.kSimdWidth)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_runner import Launch, pack, run, run_stages, sim
+from lily_args import ARGS
 
 from lily import Sampling, _core
 from lily.errors import BackendError
@@ -14,7 +15,7 @@ from lily.errors import BackendError
 Array = np.ndarray[Any, Any]
 VOCABULARY = 248_320
 ORDERS = [{"order": "forward"}, {"order": "reverse"}, {"order": "random", "seed": 5}]
-PARTS, ARGMAX_THREADS, SAMPLE_THREADS = 128, 256, 512
+PARTS, ARGMAX_THREADS = ARGS.kArgmaxParts, ARGS.kArgmaxThreads
 
 
 def sample_args(size: int, sampling: Sampling, seed: int = 0) -> bytes:
@@ -36,7 +37,7 @@ def sampled(device: Any, logits: Array, sampling: Sampling, seed: int, position:
         buffers,
         args=sample_args(len(logits), sampling, seed),
         threadgroups=(1,),
-        threads=SAMPLE_THREADS,
+        threads=ARGS.kSampleThreads,
     )
     return int(token[0])
 
@@ -279,5 +280,5 @@ def test_argmax_in_any_order_of_threads(kind: str) -> None:
 def test_advance_position(position: int, rows: int) -> None:
     following = np.full(1, -7, np.int32)
     buffers = {0: np.array([position], np.int32), 1: following}
-    run(sim(checked=True), "advance_position", buffers, args=pack(rows), threadgroups=(1,), threads=32)
+    run(sim(checked=True), "advance_position", buffers, args=pack(rows), threadgroups=(1,), threads=ARGS.kSimdWidth)
     assert following[0] == position + rows

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bind/bind.h"
-#include "device/device.h"
+#include "device/forwarding_device.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -72,10 +72,10 @@ class Contents {
   std::map<std::tuple<const device::Buffer*, std::uint64_t, std::uint64_t>, nb::object> ranges_;
 };
 
-class InspectingDevice final : public device::Device {
+class InspectingDevice final : public device::ForwardingDevice {
  public:
   InspectingDevice(std::shared_ptr<device::Device> inner, nb::object wants, nb::object show)
-      : inner_(std::move(inner)), wants_(std::move(wants)), show_(std::move(show)) {}
+      : ForwardingDevice(std::move(inner)), wants_(std::move(wants)), show_(std::move(show)) {}
   ~InspectingDevice() override {
     const nb::gil_scoped_acquire gil;
     wants_.reset();
@@ -84,28 +84,13 @@ class InspectingDevice final : public device::Device {
   InspectingDevice(const InspectingDevice&) = delete;
   InspectingDevice& operator=(const InspectingDevice&) = delete;
 
-  [[nodiscard]] std::string name() const override { return inner_->name(); }
-  [[nodiscard]] bool limits_pass_time() const override { return inner_->limits_pass_time(); }
-  [[nodiscard]] std::shared_ptr<device::Buffer> allocate(std::uint64_t size, device::BufferStorage storage,
-                                                         std::string label) override {
-    return inner_->allocate(size, storage, std::move(label));
-  }
-  [[nodiscard]] std::shared_ptr<device::Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
-                                                     const CopyProgress& progress) override {
-    return inner_->wrap(data, size, std::move(label), progress);
-  }
-  [[nodiscard]] bool copies_wrapped() const override { return inner_->copies_wrapped(); }
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override {
-    const device::Pipeline& inner = inner_->pipeline(kernel, constants);
+    const device::Pipeline& made = inner().pipeline(kernel, constants);
     const std::lock_guard lock(mutex_);
-    auto& found = pipelines_[&inner];
-    if (found == nullptr) found = std::make_unique<ShownPipeline>(inner, constants);
+    auto& found = pipelines_[&made];
+    if (found == nullptr) found = std::make_unique<ShownPipeline>(made, constants);
     return *found;
-  }
-  [[nodiscard]] bool compiles_ahead() const override { return inner_->compiles_ahead(); }
-  void compile(std::span<const device::PipelineRequest> requests, const CompileProgress& progress) override {
-    inner_->compile(requests, progress);
   }
   [[nodiscard]] std::unique_ptr<device::Ticket> submit(std::span<const device::Stage> stages) override {
     device::PassResult result;
@@ -116,13 +101,6 @@ class InspectingDevice final : public device::Device {
     }
     return std::make_unique<FinishedTicket>(std::move(result));
   }
-  [[nodiscard]] std::uint64_t allocated_bytes() const override { return inner_->allocated_bytes(); }
-  [[nodiscard]] std::uint64_t memory_limit() const override { return inner_->memory_limit(); }
-  [[nodiscard]] std::string memory_limit_remedy(std::uint64_t bytes) const override {
-    return inner_->memory_limit_remedy(bytes);
-  }
-  [[nodiscard]] bool has_tensor_gemm() override { return inner_->has_tensor_gemm(); }
-  [[nodiscard]] bool has_wide_attention() const override { return inner_->has_wide_attention(); }
 
  private:
   void run(const Dispatch& dispatch, device::PassResult& result) {
@@ -154,13 +132,12 @@ class InspectingDevice final : public device::Device {
   void submit_alone(const Dispatch& dispatch, device::PassResult& result) {
     const nb::gil_scoped_release released;
     const std::vector<device::Stage> stages = {{{dispatch}}};
-    const device::PassResult one = inner_->submit(stages)->wait();
+    const device::PassResult one = inner().submit(stages)->wait();
     result.gpu_seconds += one.gpu_seconds;
     result.error = one.error;
     result.kind = one.kind;
   }
 
-  std::shared_ptr<device::Device> inner_;
   nb::object wants_;
   nb::object show_;
   std::mutex mutex_;

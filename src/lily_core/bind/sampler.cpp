@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "bind/token_mask.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,7 +22,6 @@ namespace lily::bind {
 namespace {
 
 using Logits = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using TokenMask = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 }  // namespace
 
@@ -45,15 +45,14 @@ void bind_sampler(nb::module_& module) {
       .def(
           "sample",
           [](Sampler& self, const Logits& logits, const Sampling& sampling, std::uint64_t seed, std::uint64_t position,
-             const std::vector<std::int32_t>& output, const std::optional<TokenMask>& mask) {
+             const std::vector<std::int32_t>& output, const std::optional<MaskArray>& mask) {
             if (logits.size() == 0) throw Error(ErrorKind::invalid_argument, "there are no logits");
-            return self.sample(
-                {.logits = {logits.data(), logits.size()},
-                 .seed = seed,
-                 .position = position,
-                 .output = output,
-                 .mask = mask ? std::span(mask->data(), mask->size()) : std::span<const std::uint32_t>()},
-                sampling);
+            return self.sample({.logits = {logits.data(), logits.size()},
+                                .seed = seed,
+                                .position = position,
+                                .output = output,
+                                .mask = as_mask(mask)},
+                               sampling);
           },
           "logits"_a, "sampling"_a, "seed"_a, "position"_a, "output"_a = std::vector<std::int32_t>(),
           "mask"_a.none() = nb::none());

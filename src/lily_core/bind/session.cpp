@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bind/bind.h"
+#include "bind/token_mask.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,7 +20,6 @@ namespace lily::bind {
 namespace {
 
 using TokenIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using TokenMask = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using ReadOnlyArray = nb::ndarray<nb::numpy, const T, nb::ndim<1>>;
 
@@ -47,9 +47,38 @@ ProgressCallback make_callback(const nb::object& progress) {
   };
 }
 
-}  // namespace
+ReadOnlyArray<float> prefill(Session& self, const TokenIds& ids, const nb::object& progress) {
+  const ProgressCallback callback = make_callback(progress);
+  Logits logits;
+  {
+    const nb::gil_scoped_release release;
+    logits = self.prefill(as_span(ids), callback);
+  }
+  return as_array<float>(std::move(logits));
+}
 
-void bind_session(nb::module_& module) {
+ReadOnlyArray<float> decode(Session& self, std::int32_t token) {
+  Logits logits;
+  {
+    const nb::gil_scoped_release release;
+    logits = self.decode(token);
+  }
+  return as_array<float>(std::move(logits));
+}
+
+std::pair<ReadOnlyArray<float>, ReadOnlyArray<std::int32_t>> score(Session& self, const TokenIds& ids,
+                                                                   const nb::object& progress) {
+  const ProgressCallback callback = make_callback(progress);
+  Scores scores;
+  {
+    const nb::gil_scoped_release release;
+    scores = self.score(as_span(ids), callback);
+  }
+  return {as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
+          as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax)))};
+}
+
+void bind_token_request(nb::module_& module) {
   nb::class_<TokenRequest>(module, "TokenRequest", "What the next token of a session is chosen by.")
       .def(
           "__init__",
@@ -60,7 +89,6 @@ void bind_session(nb::module_& module) {
                                     .candidates = candidates,
                                     .stops = std::move(stops),
                                     .output_begin = output_begin,
-                                    .mask = {},
                                     .logprobs = logprobs};
           },
           "sampling"_a, "seed"_a, "candidates"_a, "stops"_a, "output_begin"_a, "logprobs"_a.none());
@@ -73,56 +101,28 @@ void bind_session(nb::module_& module) {
         for (const TokenLogprob& entry : self.logprobs.top) pairs.emplace_back(entry.id, entry.logprob);
         return pairs;
       });
+}
+
+}  // namespace
+
+void bind_session(nb::module_& module) {
+  bind_token_request(module);
   nb::class_<Session>(module, "Session", "One sequence of a model; see lily.Session.")
       .def(nb::init<std::shared_ptr<Model>>(), "model"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "prefill",
-          [](Session& self, const TokenIds& ids, const nb::object& progress) {
-            const ProgressCallback callback = make_callback(progress);
-            Logits logits;
-            {
-              const nb::gil_scoped_release release;
-              logits = self.prefill(as_span(ids), callback);
-            }
-            return as_array<float>(std::move(logits));
-          },
-          "ids"_a, "progress"_a.none())
-      .def(
-          "decode",
-          [](Session& self, std::int32_t token) {
-            Logits logits;
-            {
-              const nb::gil_scoped_release release;
-              logits = self.decode(token);
-            }
-            return as_array<float>(std::move(logits));
-          },
-          "token"_a)
+      .def("prefill", &prefill, "ids"_a, "progress"_a.none())
+      .def("decode", &decode, "token"_a)
       .def("begin_generation", &Session::begin_generation)
       .def(
           "next_token",
-          [](Session& self, TokenRequest& request, const std::optional<TokenMask>& mask,
+          [](Session& self, const TokenRequest& request, const std::optional<MaskArray>& mask,
              std::uint64_t expected_revision) {
-            request.mask = mask ? std::span(mask->data(), mask->size()) : std::span<const std::uint32_t>();
+            const TokenMask allowed = as_mask(mask);
             const nb::gil_scoped_release release;
-            return self.next_token(request, expected_revision);
+            return self.next_token(request, allowed, expected_revision);
           },
           "request"_a, "mask"_a.none(), "expected_revision"_a)
       .def("cancel", &Session::cancel)
-      .def(
-          "score",
-          [](Session& self, const TokenIds& ids, const nb::object& progress) {
-            const ProgressCallback callback = make_callback(progress);
-            Scores scores;
-            {
-              const nb::gil_scoped_release release;
-              scores = self.score(as_span(ids), callback);
-            }
-            return std::pair(
-                as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
-                as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax))));
-          },
-          "ids"_a, "progress"_a.none())
+      .def("score", &score, "ids"_a, "progress"_a.none())
       .def("reset", &Session::reset)
       .def("close", &Session::close)
       .def("begin_close", &Session::begin_close)

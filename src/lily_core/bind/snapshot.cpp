@@ -78,9 +78,7 @@ Bytes export_tensor(const Snapshot& self, std::size_t index) {
   return owned_array(std::move(values));
 }
 
-}  // namespace
-
-void bind_snapshot(nb::module_& module) {
+void bind_frozen_sequence(nb::module_& module) {
   nb::class_<Snapshot>(module, "Snapshot", "A sequence frozen at one position; see lily.Snapshot.")
       .def_static(
           "take", [](Session& session, bool with_pending) { return session.snapshot(with_pending); }, "session"_a,
@@ -110,6 +108,9 @@ void bind_snapshot(nb::module_& module) {
           "non_finite", [](const Snapshot& self) { return find_non_finite(self.state()); },
           nb::call_guard<nb::gil_scoped_release>(),
           "Where the state first holds a value that is NaN or infinite; None where all are finite.");
+}
+
+void bind_state_functions(nb::module_& module) {
   module.def(
       "state_tensors",
       [](const std::shared_ptr<Model>& model, std::int64_t position) {
@@ -123,6 +124,9 @@ void bind_snapshot(nb::module_& module) {
         return first_non_finite(std::as_bytes(std::span(values.data(), values.size())), state_type(type));
       },
       "values"_a, "type"_a, "Index of the first value that is NaN or infinite; None where all are finite.");
+}
+
+void bind_builder(nb::module_& module) {
   nb::class_<SnapshotBuilder>(module, "SnapshotBuilder", "Rebuilds a snapshot from the tensors of a file.")
       .def(nb::init<std::shared_ptr<Model>, std::int64_t>(), "model"_a, "position"_a,
            nb::call_guard<nb::gil_scoped_release>())
@@ -142,6 +146,14 @@ void bind_snapshot(nb::module_& module) {
                               {logits.data(), logits.data() + logits.size()});
           },
           "tokens"_a, "pending"_a.none(), "logits"_a);
+}
+
+}  // namespace
+
+void bind_snapshot(nb::module_& module) {
+  bind_frozen_sequence(module);
+  bind_state_functions(module);
+  bind_builder(module);
   nb::class_<MemoryLedger>(module, "MemoryLedger", "Memory that a set of snapshots holds, each shared piece once.")
       .def(nb::init<>())
       .def("add", &MemoryLedger::add, "snapshot"_a)

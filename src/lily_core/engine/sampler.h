@@ -34,12 +34,15 @@ struct Sampling {
 [[nodiscard]] std::uint64_t random_at(std::uint64_t seed, std::uint64_t position);
 [[nodiscard]] double uniform_at(std::uint64_t seed, std::uint64_t position);
 
+// Ids that a token may have: bit id % 32 of word id / 32 allows an id; empty: all are.
+using TokenMask = std::span<const std::uint32_t>;
+
 struct SamplerInput {
   std::span<const float> logits;  // [candidates]; entries past the real vocabulary are not passed in
   std::uint64_t seed = 0;
   std::uint64_t position = 0;            // of the token that is chosen
   std::span<const std::int32_t> output;  // generated so far: what the penalties look at
-  std::span<const std::uint32_t> mask;   // bit id % 32 of word id / 32 allows an id; empty: all are
+  TokenMask mask;
 };
 
 struct TokenLogprob {

@@ -15,9 +15,9 @@ namespace lily {
 namespace {
 
 // How a device can pick the token that the request asks for, if it can.
-std::optional<DeviceChoice> device_choice(const TokenRequest& request, std::int64_t candidates) {
+std::optional<DeviceChoice> device_choice(const TokenRequest& request, TokenMask mask, std::int64_t candidates) {
   const Sampling& sampling = request.sampling;
-  if (sampling.penalizes() || !sampling.logit_bias.empty() || !request.mask.empty()) return std::nullopt;
+  if (sampling.penalizes() || !sampling.logit_bias.empty() || !mask.empty()) return std::nullopt;
   return DeviceChoice{.temperature = sampling.temperature,
                       .top_k = sampling.top_k,
                       .top_p = sampling.top_p,
@@ -246,17 +246,17 @@ std::uint64_t Session::begin_generation() {
   return revision_;
 }
 
-std::int32_t Session::sample(const TokenRequest& request, std::span<const float> logits) {
+std::int32_t Session::sample(const TokenRequest& request, TokenMask mask, std::span<const float> logits) {
   const auto output_begin = std::min(static_cast<std::size_t>(request.output_begin), tokens_.size());
   return sampler_.sample({.logits = logits,
                           .seed = request.seed,
                           .position = static_cast<std::uint64_t>(state_->position()),
                           .output = std::span<const std::int32_t>(tokens_).subspan(output_begin),
-                          .mask = request.mask},
+                          .mask = mask},
                          request.sampling);
 }
 
-TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expected_revision) {
+TokenChoice Session::next_token(const TokenRequest& request, TokenMask mask, std::uint64_t expected_revision) {
   const Entry entry(*this);
   request.sampling.validate();
   model_->require_unchanged_files();
@@ -271,7 +271,7 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
   between_chunks(0, 1, {});
   const std::int64_t candidates = std::clamp<std::int64_t>(request.candidates, 1, model_->config().vocab_size);
   const bool on_device = model_->backend().runs_ahead();
-  const std::optional<DeviceChoice> how = on_device ? device_choice(request, candidates) : std::nullopt;
+  const std::optional<DeviceChoice> how = on_device ? device_choice(request, mask, candidates) : std::nullopt;
   std::optional<std::int32_t> picked;
   if (on_device && pending_) {
     picked = step(*pending_, how);
@@ -284,7 +284,7 @@ TokenChoice Session::next_token(const TokenRequest& request, std::uint64_t expec
     logits = std::span<const float>(*fetched_logits()).first(static_cast<std::size_t>(candidates));
   }
   TokenChoice choice;
-  choice.token = picked ? *picked : sample(request, logits);
+  choice.token = picked ? *picked : sample(request, mask, logits);
   if (request.logprobs) choice.logprobs = logprobs_of(logits, choice.token, *request.logprobs);
   choice.stops = std::find(request.stops.begin(), request.stops.end(), choice.token) != request.stops.end();
   if (choice.stops) return choice;

@@ -27,14 +27,13 @@ struct Scores {
   std::vector<std::int32_t> argmax;      // [tokens - 1] most probable token at each position
 };
 
-// What next_token() chooses by.
+// What every next_token() of a generation chooses by. Nothing here refers to memory of the caller's.
 struct TokenRequest {
   Sampling sampling;
   std::uint64_t seed = 0;
   std::int64_t candidates = 0;           // ids below are chosen from
   std::vector<std::int32_t> stops;       // ids that end the generation
   std::int64_t output_begin = 0;         // index in the sequence where the output begins, which penalties look at
-  std::span<const std::uint32_t> mask;   // allowed ids, see SamplerInput; empty: all are
   std::optional<std::int64_t> logprobs;  // how many of the most probable tokens to report; none: no logprobs at all
 };
 
@@ -65,7 +64,7 @@ class Session {
   // Samples the next position's token and appends it; it is computed when it is needed, so that the last token of a
   // generation costs nothing. A stop token is not appended.
   // Throws when the sequence is not at expected_revision; each appended token adds one to it.
-  [[nodiscard]] TokenChoice next_token(const TokenRequest& request, std::uint64_t expected_revision);
+  [[nodiscard]] TokenChoice next_token(const TokenRequest& request, TokenMask mask, std::uint64_t expected_revision);
   // Teacher-forced from the empty sequence; leaves this session as it was.
   [[nodiscard]] Scores score(std::span<const std::int32_t> ids, const ProgressCallback& progress);
   // From another thread: the call in progress throws Error(cancelled) after its current chunk or token.
@@ -106,7 +105,7 @@ class Session {
   template <class Compute>
   void extend(std::span<const std::int32_t> chunk, bool with_logits, Compute&& compute);
   void between_chunks(std::int64_t done, std::int64_t total, const ProgressCallback& progress) const;
-  [[nodiscard]] std::int32_t sample(const TokenRequest& request, std::span<const float> logits);
+  [[nodiscard]] std::int32_t sample(const TokenRequest& request, TokenMask mask, std::span<const float> logits);
   void check_finite(std::span<const float> logits);
   [[nodiscard]] std::string describe_non_finite(std::span<const std::int32_t> ids, const SessionState& state) const;
   std::vector<float>& writable_logits();

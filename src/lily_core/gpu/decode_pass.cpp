@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/sampling_arithmetic.h"
+#include "gpu/layer_encoder.h"
 
 namespace lily::gpu {
 namespace {
@@ -13,12 +14,6 @@ namespace {
 constexpr std::int64_t kSplitPositions = 256;
 constexpr std::int64_t kMaxSplits = 64;
 
-device::FunctionConstant constant(args::FunctionConstantIndex index, std::uint32_t value) {
-  return {static_cast<std::uint32_t>(index), static_cast<std::int32_t>(value)};
-}
-
-std::uint32_t narrow(std::int64_t value) { return static_cast<std::uint32_t>(value); }
-
 // Query heads that share each KV read (D6).
 std::uint32_t packed_query_heads(const ModelConfig& config, const Options& options) {
   const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
@@ -26,24 +21,19 @@ std::uint32_t packed_query_heads(const ModelConfig& config, const Options& optio
   return group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1;
 }
 
-class DecodeEncoder {
+class DecodeEncoder : private LayerEncoder {
  public:
   DecodeEncoder(Encoder& encoder, const ModelConfig& config, const DeviceWeights& weights, const StateViews& state)
-      : encoder_(encoder),
-        options_(encoder.options()),
-        config_(config),
-        weights_(weights),
-        state_(state),
-        hidden_(encoder.floats(static_cast<std::uint64_t>(config.hidden_size))) {}
+      : LayerEncoder(encoder, config, weights, state, 1, ProjectedType::float32),
+        split_(attention_split(config, options_, state.position)) {}
 
   void encode(const std::optional<DeviceChoice>& choice);
 
  private:
   void gdn_layer(std::size_t layer);
   void attention_layer(std::size_t layer);
-  void prepare_attention(const DeviceAttentionWeights& attention, const CacheViews& cache, const View& query,
-                         const View& key, const View& value, const View& prepared);
-  void attend(const CacheViews& cache, const View& prepared, const View& query, const View& out);
+  void attend(const CacheViews& cache, const View& prepared, const View& query, const View& out,
+              const args::AttentionArgs& arguments);
   void moe(std::size_t layer);
   void expert_inputs(const DeviceLayerWeights& layer, const View& chosen, const View& act, const View& shared_act);
   void expert_outputs(const DeviceLayerWeights& layer, const View& chosen, const View& weight, const View& shared_gate,
@@ -51,43 +41,15 @@ class DecodeEncoder {
   void expert_gemv(const ExpertMatrices& experts, const View& x, const View* norm, const View& chosen,
                    std::uint32_t count, const View& out);
   void choose_token(const DeviceChoice& choice);
-  [[nodiscard]] args::GdnArgs gdn_args() const;
-  [[nodiscard]] args::AttentionArgs attention_args() const;
   [[nodiscard]] GemvInput normalized(const View& weight) const { return {hidden_, &weight}; }
 
-  Encoder& encoder_;
-  const Options& options_;
-  const ModelConfig& config_;
-  const DeviceWeights& weights_;
-  const StateViews& state_;
-  View hidden_;  // f32 [hidden_size], the residual stream
+  const AttentionSplit split_;
 };
-
-args::GdnArgs DecodeEncoder::gdn_args() const {
-  return {.tokens = 1,
-          .key_heads = narrow(config_.linear_num_key_heads),
-          .value_heads = narrow(config_.linear_num_value_heads),
-          .key_dim = narrow(config_.linear_key_head_dim),
-          .value_dim = narrow(config_.linear_value_head_dim),
-          .kernel_size = narrow(config_.linear_conv_kernel_dim),
-          .eps = encoder_.eps()};
-}
-
-args::AttentionArgs DecodeEncoder::attention_args() const {
-  return {.rows = 1,
-          .heads = narrow(config_.num_attention_heads),
-          .kv_heads = narrow(config_.num_key_value_heads),
-          .head_dim = narrow(config_.head_dim),
-          .rotary_dim = narrow(config_.rotary_dim),
-          .capacity = state_.capacity,
-          .splits = attention_split(config_, options_, state_.position).splits,
-          .eps = encoder_.eps()};
-}
 
 void DecodeEncoder::gdn_layer(std::size_t layer) {
   const DeviceGdnWeights& gdn = *weights_.layers[layer].gdn;
   const GdnViews& state = state_.gdn[layer];
-  const args::GdnArgs arguments = gdn_args();
+  const args::GdnArgs arguments = gdn_args(1);
   const auto key_size = static_cast<std::uint64_t>(config_.linear_key_dim());
   const auto value_size = static_cast<std::uint64_t>(config_.linear_value_dim());
   const std::uint32_t heads = arguments.value_heads;
@@ -99,81 +61,36 @@ void DecodeEncoder::gdn_layer(std::size_t layer) {
       {{&gdn.in_proj_qkv, qkv}, {&gdn.in_proj_z, z}, {&gdn.in_proj_b, b}, {&gdn.in_proj_a, a}}};
   encoder_.gemv(inputs, normalized(weights_.layers[layer].input_layernorm), args::kStoreDefault);
 
-  const View query = encoder_.halves(key_size);
-  const View key = encoder_.halves(key_size);
-  const View value = encoder_.halves(value_size);
-  const View decay = encoder_.floats(heads);
-  const View beta = encoder_.floats(heads);
-  encoder_.launch("gdn_conv", {},
-                  {reads(0, qkv), reads(1, a), reads(2, b), reads(3, gdn.conv1d), reads(4, gdn.decay_rate),
-                   reads(5, gdn.dt_bias), reads(6, state.conv_state), writes(7, state.next_conv_state),
-                   writes(8, query), writes(9, key), writes(10, value), writes(11, decay), writes(12, beta)},
-                  13, arguments, {2 * arguments.key_heads + heads, 1, 1}, args::kRowThreads);
-
+  std::vector<Operand> operands = scan_operands(convolve(gdn, state, qkv, a, b), state);
+  const auto key_dim = constant(args::kKeyDimIndex, arguments.key_dim);
   const View mixed = encoder_.halves(value_size);
   if (options_.fuse_recurrent_norm) {
-    encoder_.launch(
-        "gdn_step", {constant(args::kKeyDimIndex, arguments.key_dim)},
-        {reads(0, query), reads(1, key), reads(2, value), reads(3, decay), reads(4, beta), reads(5, state.state),
-         writes(6, state.next_state), reads(7, z), reads(8, gdn.norm), writes(9, mixed)},
-        10, arguments, {heads, 1, 1}, args::kStepThreads);
+    operands.insert(operands.end(), {reads(7, z), reads(8, gdn.norm), writes(9, mixed)});
+    encoder_.launch("gdn_step", {key_dim}, std::move(operands), 10, arguments, {heads, 1, 1}, args::kStepThreads);
   } else {
     const View read = encoder_.floats(value_size);
-    encoder_.launch("gdn_scan", {constant(args::kKeyDimIndex, arguments.key_dim)},
-                    {reads(0, query), reads(1, key), reads(2, value), reads(3, decay), reads(4, beta),
-                     reads(5, state.state), writes(6, state.next_state), writes(7, read)},
-                    8, arguments, {divide_up(arguments.value_dim, args::kScanColumns), heads, 1}, args::kScanThreads);
+    operands.push_back(writes(7, read));
+    encoder_.launch("gdn_scan", {key_dim}, std::move(operands), 8, arguments,
+                    {divide_up(arguments.value_dim, args::kScanColumns), heads, 1}, args::kScanThreads);
     encoder_.launch("gdn_norm_f32z", {}, {reads(0, read), reads(1, z), reads(2, gdn.norm), writes(3, mixed)}, 4,
                     arguments, {heads, 1, 1}, args::kSimdWidth);
   }
   encoder_.gemv(gdn.out_proj, {mixed}, hidden_, args::kAccumulateFloat);
 }
 
-void DecodeEncoder::prepare_attention(const DeviceAttentionWeights& attention, const CacheViews& cache,
-                                      const View& query, const View& key, const View& value, const View& prepared) {
-  const args::AttentionArgs arguments = attention_args();
-  const std::uint64_t row_bytes = std::uint64_t{arguments.kv_heads} * arguments.head_dim * 2;
-  const auto head_dim = constant(args::kHeadDimIndex, arguments.head_dim);
-  std::vector<Operand> operands = {reads(0, query),
-                                   reads(1, key),
-                                   reads(2, value),
-                                   reads(3, attention.q_norm),
-                                   reads(4, attention.k_norm),
-                                   reads(5, weights_.rope_frequencies),
-                                   reads(6, state_.device_position),
-                                   writes(7, prepared)};
-  if (options_.fuse_attention_inputs) {
-    operands.push_back(writes(8, cache.keys, row_bytes));
-    operands.push_back(writes(9, cache.values, row_bytes));
-    encoder_.launch("attention_prepare", {head_dim}, std::move(operands), 10, arguments,
-                    {arguments.heads + 2 * arguments.kv_heads, 1, 1}, args::kSimdWidth);
-    return;
-  }
-  const View rotated = encoder_.halves(std::uint64_t{arguments.kv_heads} * arguments.head_dim);
-  std::erase_if(operands, [](const Operand& operand) { return operand.index == 2; });
-  operands.push_back(writes(8, rotated));
-  encoder_.launch("attention_norm_rope", {head_dim}, std::move(operands), 10, arguments,
-                  {arguments.heads + arguments.kv_heads, 1, 1}, args::kSimdWidth);
-  encoder_.launch("attention_cache_write", {},
-                  {reads(0, rotated), reads(1, value), reads(2, state_.device_position),
-                   writes(3, cache.keys, row_bytes), writes(4, cache.values, row_bytes)},
-                  5, arguments, {2 * arguments.kv_heads, 1, 1}, args::kSimdWidth);
-}
-
-void DecodeEncoder::attend(const CacheViews& cache, const View& prepared, const View& query, const View& out) {
-  const args::AttentionArgs arguments = attention_args();
-  const AttentionSplit split = attention_split(config_, options_, state_.position);
+void DecodeEncoder::attend(const CacheViews& cache, const View& prepared, const View& query, const View& out,
+                           const args::AttentionArgs& arguments) {
   const std::uint32_t query_heads = packed_query_heads(config_, options_);
   const std::uint64_t cache_bytes =
       static_cast<std::uint64_t>(state_.position + 1) * arguments.kv_heads * arguments.head_dim * 2;
-  const View partial = encoder_.floats(std::uint64_t{split.splits} * arguments.heads * (arguments.head_dim + 2));
+  const View partial = encoder_.floats(std::uint64_t{split_.splits} * arguments.heads * (arguments.head_dim + 2));
   const auto head_dim = constant(args::kHeadDimIndex, arguments.head_dim);
-  encoder_.launch(split.blocked ? "attention_decode_blocked" : "attention_decode",
+  encoder_.launch(split_.blocked ? "attention_decode_blocked" : "attention_decode",
                   {head_dim, constant(args::kQueryHeadsIndex, query_heads),
                    constant(args::kCoalescedIndex, options_.coalesced_cache ? 1 : 0)},
                   {reads(0, prepared), reads(1, cache.keys, cache_bytes), reads(2, cache.values, cache_bytes),
                    reads(3, state_.device_position), writes(4, partial)},
-                  5, arguments, {split.splits, arguments.heads / query_heads, 1}, args::kAttentionThreads);
+                  5, arguments, {split_.splits, arguments.heads / query_heads, 1}, args::kAttentionThreads);
   encoder_.launch("attention_reduce", {head_dim}, {reads(0, partial), reads(1, query), writes(2, out)}, 3, arguments,
                   {arguments.heads, 1, 1}, args::kAttentionThreads);
 }
@@ -190,9 +107,10 @@ void DecodeEncoder::attention_layer(std::size_t layer) {
       {{&attention.q_proj, query}, {&attention.k_proj, key}, {&attention.v_proj, value}}};
   encoder_.gemv(inputs, normalized(weights_.layers[layer].input_layernorm), args::kStoreDefault);
   const View prepared = encoder_.halves(query_size);
-  prepare_attention(attention, cache, query, key, value, prepared);
+  const args::AttentionArgs arguments = attention_args(1, split_.splits);
+  prepare_attention(attention, cache, query, key, value, prepared, arguments);
   const View mixed = encoder_.halves(query_size);
-  attend(cache, prepared, query, mixed);
+  attend(cache, prepared, query, mixed, arguments);
   encoder_.gemv(attention.o_proj, {mixed}, hidden_, args::kAccumulateFloat);
 }
 
@@ -208,7 +126,7 @@ void DecodeEncoder::expert_gemv(const ExpertMatrices& experts, const View& x, co
   encoder_.launch(
       "expert_gemv",
       {constant(args::kBitsIndex, matrix.format.bits), constant(args::kGroupSizeIndex, matrix.format.group_size),
-       constant(args::kVectorFormIndex, norm != nullptr ? args::kStagedResidual : args::kPlainVector)},
+       constant(args::kVectorTypeIndex, vector_type(norm))},
       std::move(operands), 7,
       args::ExpertGemvArgs{.rows = matrix.rows,
                            .columns = matrix.columns,
@@ -280,11 +198,7 @@ void DecodeEncoder::expert_outputs(const DeviceLayerWeights& layer, const View& 
     const View shared = encoder_.halves(hidden_size);
     expert_gemv(layer.down_proj, act, nullptr, chosen, count, routed);
     expert_gemv(single(layer.shared_down_proj), shared_act, nullptr, weights_.iota.part(0, 4), 1, shared);
-    encoder_.launch("combine_experts", {},
-                    {reads(0, routed), reads(1, weights_.iota), reads(2, weight), reads(3, shared),
-                     reads(4, shared_gate), updates(5, hidden_)},
-                    6, args::CombineArgs{.rows = 1, .hidden_size = hidden_size, .experts_per_token = count},
-                    {divide_up(hidden_size, args::kElementThreads), 1, 1}, args::kElementThreads);
+    combine_experts(routed, weights_.iota, weight, shared, shared_gate, 1, hidden_);
     return;
   }
   std::vector<Operand> operands;
@@ -307,19 +221,14 @@ void DecodeEncoder::expert_outputs(const DeviceLayerWeights& layer, const View& 
 
 void DecodeEncoder::moe(std::size_t layer) {
   const DeviceLayerWeights& weights = weights_.layers[layer];
-  const auto experts = narrow(config_.num_experts);
   const auto count = narrow(config_.num_experts_per_tok);
-  const View logits = encoder_.floats(experts);
+  const View logits = encoder_.floats(narrow(config_.num_experts));
   const View shared_gate = encoder_.floats(1);
   const std::array<GemvSegment, 2> inputs = {{{&weights.router, logits}, {&weights.shared_expert_gate, shared_gate}}};
   encoder_.gemv(inputs, normalized(weights.post_attention_layernorm), args::kStoreDefault);
   const View chosen = encoder_.words(count);
   const View weight = encoder_.floats(count);
-  encoder_.launch(
-      "route_rows", {}, {reads(0, logits), writes(1, chosen), writes(2, weight)}, 3,
-      args::RouteArgs{
-          .rows = 1, .experts = experts, .experts_per_token = count, .normalize = config_.norm_topk_prob ? 1U : 0U},
-      {1, 1, 1}, args::kSimdWidth);
+  route(logits, 1, chosen, weight);
   const View act = encoder_.halves(std::uint64_t{count} * weights.gate_proj.matrix.rows);
   const View shared_act = encoder_.halves(weights.shared_gate_proj.rows);
   expert_inputs(weights, chosen, act, shared_act);

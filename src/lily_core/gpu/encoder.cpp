@@ -13,21 +13,17 @@ constexpr std::uint32_t kGemvSegments = 4;
 // Rows that make too few threadgroups to fill a GPU when each has kGemvRows of them.
 constexpr std::uint32_t kFewRows = 64 * args::kGemvRows;
 
-device::FunctionConstant constant(args::FunctionConstantIndex index, std::uint32_t value) {
-  return {static_cast<std::uint32_t>(index), static_cast<std::int32_t>(value)};
-}
-
 const char* gemm_kernel(device::Device& device, std::uint32_t tile_rows) {
   if (tile_rows == 16) return "gemm_affine_m16";
   if (device.has_tensor_gemm()) return tile_rows == 32 ? "gemm_affine_tensor_m32" : "gemm_affine_tensor_m64";
   return tile_rows == 32 ? "gemm_affine_m32" : "gemm_affine_m64";
 }
 
-args::VectorForm vector_form(std::span<const GemvSegment> segments, const GemvInput& input) {
-  if (input.norm_weight == nullptr) return args::kPlainVector;
+// A normalised residual is staged for all rows of a threadgroup, where there are rows enough.
+args::ColumnSharing column_sharing(std::span<const GemvSegment> segments, args::VectorType type) {
   std::uint32_t rows = 0;
   for (const GemvSegment& segment : segments) rows += segment.matrix->rows;
-  return rows <= kFewRows ? args::kSharedResidual : args::kStagedResidual;
+  return type == args::kBfloatVector || rows <= kFewRows ? args::kSharedColumns : args::kWholeRows;
 }
 
 // The launch binds what the kernel's signature has, no more and no less.
@@ -120,8 +116,9 @@ void Encoder::gemv_of_one_format(std::span<const GemvSegment> segments, const Ge
   args::GemvArgs arguments{
       .segments = static_cast<std::uint32_t>(segments.size()), .columns = first.columns, .eps = eps_, .rows = {}};
   std::vector<Operand> operands;
-  const args::VectorForm form = vector_form(segments, input);
-  const std::uint32_t threadgroup_rows = form == args::kStagedResidual ? args::kGemvRows : args::kSplitRows;
+  const args::VectorType type = vector_type(input.norm_weight);
+  const args::ColumnSharing sharing = column_sharing(segments, type);
+  const std::uint32_t threadgroup_rows = sharing == args::kSharedColumns ? args::kSplitRows : args::kGemvRows;
   std::uint32_t threadgroups = 0;
   for (std::uint32_t s = 0; s < kGemvSegments; ++s) {
     if (s < segments.size()) {
@@ -145,7 +142,8 @@ void Encoder::gemv_of_one_format(std::span<const GemvSegment> segments, const Ge
   }
   launch("gemv_segments",
          {constant(args::kBitsIndex, first.format.bits), constant(args::kGroupSizeIndex, first.format.group_size),
-          constant(args::kVectorFormIndex, form), constant(args::kAccumulateIndex, static_cast<std::uint32_t>(mode))},
+          constant(args::kVectorTypeIndex, type), constant(args::kColumnSharingIndex, sharing),
+          constant(args::kAccumulateIndex, static_cast<std::uint32_t>(mode))},
          std::move(operands), 18, arguments, {threadgroups, 1, 1}, args::kGemvThreads);
 }
 

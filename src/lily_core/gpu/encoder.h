@@ -21,6 +21,13 @@ namespace lily::gpu {
   return static_cast<std::uint32_t>((count + by - 1) / by);
 }
 
+// A size of the config as the kernels have it.
+[[nodiscard]] constexpr std::uint32_t narrow(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+[[nodiscard]] constexpr device::FunctionConstant constant(args::FunctionConstantIndex index, std::uint32_t value) {
+  return {static_cast<std::uint32_t>(index), static_cast<std::int32_t>(value)};
+}
+
 // Rows of the tile of a dense product with this many rows.
 [[nodiscard]] std::uint32_t dense_tile_rows(std::uint32_t rows);
 
@@ -35,6 +42,10 @@ struct GemvInput {
   View x;
   const View* norm_weight = nullptr;  // f32; null: x is bf16
 };
+
+[[nodiscard]] constexpr args::VectorType vector_type(const View* norm_weight) {
+  return norm_weight != nullptr ? args::kResidualVector : args::kBfloatVector;
+}
 
 // Rows grouped by expert: how the grouped GEMM finds them.
 struct RowGroups {

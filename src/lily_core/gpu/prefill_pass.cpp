@@ -1,14 +1,12 @@
 // gpu/prefill_pass.cpp -- the kernels of a prompt chunk: matrix products over rows, scans, attention, grouped experts.
 #include "gpu/prefill_pass.h"
 
+#include <utility>
+
+#include "gpu/layer_encoder.h"
+
 namespace lily::gpu {
 namespace {
-
-device::FunctionConstant constant(args::FunctionConstantIndex index, std::uint32_t value) {
-  return {static_cast<std::uint32_t>(index), static_cast<std::int32_t>(value)};
-}
-
-std::uint32_t narrow(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
 // Rows [first, rows) of a matrix of `rows` equal rows.
 View rows_from(const View& view, std::uint32_t first, std::uint32_t rows) {
@@ -16,18 +14,11 @@ View rows_from(const View& view, std::uint32_t first, std::uint32_t rows) {
   return view.part(first * row_bytes, (rows - first) * row_bytes);
 }
 
-class PrefillEncoder {
+class PrefillEncoder : private LayerEncoder {
  public:
   PrefillEncoder(Encoder& encoder, const ModelConfig& config, const DeviceWeights& weights, const StateViews& state,
                  const PrefillChunk& chunk)
-      : encoder_(encoder),
-        options_(encoder.options()),
-        config_(config),
-        weights_(weights),
-        state_(state),
-        chunk_(chunk),
-        rows_(chunk.rows),
-        hidden_(encoder.floats(std::uint64_t{chunk.rows} * narrow(config.hidden_size))) {}
+      : LayerEncoder(encoder, config, weights, state, chunk.rows, ProjectedType::bfloat16), chunk_(chunk) {}
 
   View encode();
 
@@ -37,23 +28,12 @@ class PrefillEncoder {
   void scan(const DeviceGdnWeights& gdn, const GdnViews& state, const View& qkv, const View& a, const View& b,
             const View& out);
   void attention_block(std::size_t layer, std::uint32_t first);
-  void prepare_attention(const DeviceAttentionWeights& attention, const CacheViews& cache, const View& query,
-                         const View& key, const View& value, const View& prepared);
   void moe_block(std::size_t layer, std::uint32_t first);
   void experts(const DeviceLayerWeights& layer, const View& x, std::uint32_t rows, const View& chosen,
                const View& weight, const View& shared_gate, const View& hidden);
   [[nodiscard]] View normalized(const View& weight, std::uint32_t first);
-  [[nodiscard]] args::GdnArgs gdn_args(std::uint32_t tokens) const;
-  [[nodiscard]] args::AttentionArgs attention_args(std::uint32_t rows) const;
 
-  Encoder& encoder_;
-  const Options& options_;
-  const ModelConfig& config_;
-  const DeviceWeights& weights_;
-  const StateViews& state_;
   const PrefillChunk& chunk_;
-  std::uint32_t rows_;
-  View hidden_;  // f32 [rows, hidden_size], the residual stream
 };
 
 View PrefillEncoder::normalized(const View& weight, std::uint32_t first) {
@@ -64,56 +44,18 @@ View PrefillEncoder::normalized(const View& weight, std::uint32_t first) {
   return out;
 }
 
-args::GdnArgs PrefillEncoder::gdn_args(std::uint32_t tokens) const {
-  return {.tokens = tokens,
-          .key_heads = narrow(config_.linear_num_key_heads),
-          .value_heads = narrow(config_.linear_num_value_heads),
-          .key_dim = narrow(config_.linear_key_head_dim),
-          .value_dim = narrow(config_.linear_value_head_dim),
-          .kernel_size = narrow(config_.linear_conv_kernel_dim),
-          .eps = encoder_.eps()};
-}
-
-args::AttentionArgs PrefillEncoder::attention_args(std::uint32_t rows) const {
-  return {.rows = rows,
-          .heads = narrow(config_.num_attention_heads),
-          .kv_heads = narrow(config_.num_key_value_heads),
-          .head_dim = narrow(config_.head_dim),
-          .rotary_dim = narrow(config_.rotary_dim),
-          .capacity = state_.capacity,
-          .splits = 1,
-          .eps = encoder_.eps()};
-}
-
 // Convolution, gates and the scan over all rows: out f32 [rows, value_heads, value_dim].
 void PrefillEncoder::scan(const DeviceGdnWeights& gdn, const GdnViews& state, const View& qkv, const View& a,
                           const View& b, const View& out) {
   const args::GdnArgs arguments = gdn_args(rows_);
-  const std::uint32_t heads = arguments.value_heads;
-  const View query = encoder_.halves(std::uint64_t{rows_} * narrow(config_.linear_key_dim()));
-  const View key = encoder_.halves(std::uint64_t{rows_} * narrow(config_.linear_key_dim()));
-  const View value = encoder_.halves(std::uint64_t{rows_} * narrow(config_.linear_value_dim()));
-  const View decay = encoder_.floats(std::uint64_t{rows_} * heads);
-  const View beta = encoder_.floats(std::uint64_t{rows_} * heads);
-  encoder_.launch("gdn_conv_bf16", {},
-                  {reads(0, qkv), reads(1, a), reads(2, b), reads(3, gdn.conv1d), reads(4, gdn.decay_rate),
-                   reads(5, gdn.dt_bias), reads(6, state.conv_state), writes(7, state.next_conv_state),
-                   writes(8, query), writes(9, key), writes(10, value), writes(11, decay), writes(12, beta)},
-                  13, arguments, {2 * arguments.key_heads + heads, rows_, 1}, args::kRowThreads);
-  std::vector<Operand> operands = {reads(0, query),
-                                   reads(1, key),
-                                   reads(2, value),
-                                   reads(3, decay),
-                                   reads(4, beta),
-                                   reads(5, state.state),
-                                   writes(6, state.next_state),
-                                   writes(7, out)};
+  std::vector<Operand> operands = scan_operands(convolve(gdn, state, qkv, a, b), state);
+  operands.push_back(writes(7, out));
   if (!options_.register_scan) {
     operands.push_back(updates(9, encoder_.pass().scratch(divide_up(rows_, args::kScanBlock) * state.state.size)));
   }
   encoder_.launch(options_.register_scan ? "gdn_scan" : "gdn_scan_blocked",
                   {constant(args::kKeyDimIndex, arguments.key_dim)}, std::move(operands), 8, arguments,
-                  {divide_up(arguments.value_dim, args::kScanColumns), heads, 1}, args::kScanThreads);
+                  {divide_up(arguments.value_dim, args::kScanColumns), arguments.value_heads, 1}, args::kScanThreads);
 }
 
 void PrefillEncoder::gdn_block(std::size_t layer, std::uint32_t first) {
@@ -141,36 +83,6 @@ void PrefillEncoder::gdn_block(std::size_t layer, std::uint32_t first) {
   encoder_.gemm(gdn.out_proj, mixed, needed, rows_from(hidden_, first, rows_), args::kAccumulateFloat);
 }
 
-void PrefillEncoder::prepare_attention(const DeviceAttentionWeights& attention, const CacheViews& cache,
-                                       const View& query, const View& key, const View& value, const View& prepared) {
-  const args::AttentionArgs arguments = attention_args(rows_);
-  const std::uint64_t written = std::uint64_t{rows_} * arguments.kv_heads * arguments.head_dim * 2;
-  const auto head_dim = constant(args::kHeadDimIndex, arguments.head_dim);
-  std::vector<Operand> operands = {reads(0, query),
-                                   reads(1, key),
-                                   reads(3, attention.q_norm),
-                                   reads(4, attention.k_norm),
-                                   reads(5, weights_.rope_frequencies),
-                                   reads(6, state_.device_position),
-                                   writes(7, prepared)};
-  if (options_.fuse_attention_inputs) {
-    operands.push_back(reads(2, value));
-    operands.push_back(writes(8, cache.keys, written));
-    operands.push_back(writes(9, cache.values, written));
-    encoder_.launch("attention_prepare_bf16", {head_dim}, std::move(operands), 10, arguments,
-                    {arguments.heads + 2 * arguments.kv_heads, rows_, 1}, args::kSimdWidth);
-    return;
-  }
-  const View rotated = encoder_.halves(std::uint64_t{rows_} * arguments.kv_heads * arguments.head_dim);
-  operands.push_back(writes(8, rotated));
-  encoder_.launch("attention_norm_rope_bf16", {head_dim}, std::move(operands), 10, arguments,
-                  {arguments.heads + arguments.kv_heads, rows_, 1}, args::kSimdWidth);
-  encoder_.launch("attention_cache_write_bf16", {},
-                  {reads(0, rotated), reads(1, value), reads(2, state_.device_position), writes(3, cache.keys, written),
-                   writes(4, cache.values, written)},
-                  5, arguments, {2 * arguments.kv_heads, rows_, 1}, args::kSimdWidth);
-}
-
 void PrefillEncoder::attention_block(std::size_t layer, std::uint32_t first) {
   const DeviceAttentionWeights& attention = *weights_.layers[layer].attention;
   const CacheViews& cache = state_.cache[layer];
@@ -186,9 +98,9 @@ void PrefillEncoder::attention_block(std::size_t layer, std::uint32_t first) {
   encoder_.gemm(attention.k_proj, x, rows_, key, args::kStoreDefault);
   encoder_.gemm(attention.v_proj, x, rows_, value, args::kStoreDefault);
   const View prepared = encoder_.halves(rows * query_size);
-  prepare_attention(attention, cache, query, key, value, prepared);
+  prepare_attention(attention, cache, query, key, value, prepared, attention_args(rows_, 1));
   if (needed == 0) return;
-  const args::AttentionArgs arguments = attention_args(needed);
+  const args::AttentionArgs arguments = attention_args(needed, 1);
   const std::uint64_t cached = static_cast<std::uint64_t>(state_.position + rows_) * key_size * 2;
   const View mixed = encoder_.halves(std::uint64_t{needed} * query_size);
   encoder_.launch("attention_prefill", {constant(args::kHeadDimIndex, arguments.head_dim)},
@@ -224,14 +136,7 @@ void PrefillEncoder::experts(const DeviceLayerWeights& layer, const View& x, std
   const View shared = encoder_.halves(std::uint64_t{rows} * hidden_size);
   encoder_.grouped_gemm(layer.down_proj, act, false, groups, routed);
   encoder_.gemm(layer.shared_down_proj, shared_act, rows, shared, args::kStoreDefault);
-  encoder_.launch(
-      "combine_experts", {},
-      {reads(0, routed), reads(1, groups.place_of), reads(2, weight), reads(3, shared), reads(4, shared_gate),
-       updates(5, hidden)},
-      6,
-      args::CombineArgs{
-          .rows = rows, .hidden_size = hidden_size, .experts_per_token = narrow(config_.num_experts_per_tok)},
-      {divide_up(hidden_size, args::kElementThreads), rows, 1}, args::kElementThreads);
+  combine_experts(routed, groups.place_of, weight, shared, shared_gate, rows, hidden);
 }
 
 void PrefillEncoder::moe_block(std::size_t layer, std::uint32_t first) {
@@ -249,12 +154,7 @@ void PrefillEncoder::moe_block(std::size_t layer, std::uint32_t first) {
   const View chosen =
       chunk_.host != nullptr ? chunk_.host->chosen().part(0, 4 * assignments) : encoder_.words(assignments);
   const View weight = encoder_.floats(assignments);
-  encoder_.launch("route_rows", {}, {reads(0, logits), writes(1, chosen), writes(2, weight)}, 3,
-                  args::RouteArgs{.rows = rows,
-                                  .experts = expert_count,
-                                  .experts_per_token = experts_per_token,
-                                  .normalize = config_.norm_topk_prob ? 1U : 0U},
-                  {rows, 1, 1}, args::kSimdWidth);
+  route(logits, rows, chosen, weight);
   experts(weights, x, rows, chosen, weight, shared_gate, rows_from(hidden_, first, rows_));
 }
 

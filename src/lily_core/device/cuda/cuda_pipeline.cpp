@@ -19,7 +19,7 @@ CudaPipeline::~CudaPipeline() {
   context_->driver().unload_module(module_);
 }
 
-FunctionHandle* CudaPipeline::function() {
+FunctionHandle* CudaPipeline::function() const {
   if (function_ != nullptr) return function_;
   const std::string& cubin = cubin_.get();
   const Driver& driver = context_->driver();

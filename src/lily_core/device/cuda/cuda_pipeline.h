@@ -25,15 +25,16 @@ class CudaPipeline final : public Pipeline {
 
   [[nodiscard]] const KernelEntry& entry() const { return entry_; }
   // Waits for the compiler and loads the code; one thread at a time, with the context in use. Throws Error(backend).
-  [[nodiscard]] FunctionHandle* function();
+  [[nodiscard]] FunctionHandle* function() const;
 
  private:
   std::shared_ptr<const Context> context_;
   const KernelEntry& entry_;
   std::vector<SlotUse> slots_;
   std::shared_future<std::string> cubin_;
-  ModuleHandle* module_ = nullptr;
-  FunctionHandle* function_ = nullptr;
+  // What function() has loaded.
+  mutable ModuleHandle* module_ = nullptr;
+  mutable FunctionHandle* function_ = nullptr;
 };
 
 }  // namespace lily::device::cuda

@@ -88,8 +88,7 @@ LaunchList::LaunchList(std::span<const Stage> stages) {
 
 void LaunchList::add(const Dispatch& dispatch, std::uint32_t stage) {
   if (dispatch.pipeline == nullptr) throw Error(ErrorKind::backend, "a dispatch without a pipeline");
-  // Pipelines of this device are not const: they load their code here.
-  auto& pipeline = const_cast<CudaPipeline&>(static_cast<const CudaPipeline&>(*dispatch.pipeline));
+  const auto& pipeline = static_cast<const CudaPipeline&>(*dispatch.pipeline);
   const KernelEntry& entry = pipeline.entry();
   check_grid(dispatch, entry);
   launches_.push_back({.pipeline = &pipeline,
