@@ -12,6 +12,7 @@ __all__ = ["JsonScanner", "calls_of", "json_object"]
 _OUTSIDE = re.compile(r"[\s\w:,.+$-]*")
 _INSIDE = {quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"}
 _ENDS_OF_COMMENTS = {"//": "\n", "/*": "*/", "#": "\n"}
+_LONGEST_SPACE = 200  # characters
 _LONGEST_COMMENT = 2000  # characters
 
 
@@ -22,12 +23,13 @@ class JsonScanner:
         self.at = start  #: how far it has come; behind the value once it has ended
         self._depth = 0
         self._quote = ""  # that has opened a string
-        self._last = ""  # character outside of strings and comments, but for white space
+        self._comment_end = 0  # of the last one
 
     def scan(self, text: str, end: int) -> Literal["open", "ended", "wrong"]:
         """Go on to `end`: the value goes on there, has ended, or is no JSON, not even with the mistakes of models."""
         while self.at < end:
-            self._pass_plain(text, end)
+            match = (_INSIDE[self._quote] if self._quote else _OUTSIDE).match(text, self.at, end)
+            self.at = self.at if match is None else match.end()
             if self.at == end:
                 break
             character = text[self.at]
@@ -42,12 +44,12 @@ class JsonScanner:
                     break
                 if behind < 0:
                     return "wrong"
-                self.at = behind
+                self.at = self._comment_end = behind
                 continue
             self.at += 1
             if self._quote:
                 self._quote = ""
-            elif character == '"' or (character == "'" and self._last in ("{", "[", ",", ":")):
+            elif character == '"' or (character == "'" and self._may_begin_string(text, self.at - 1)):
                 self._quote = character
             elif character in "{[":
                 self._depth += 1
@@ -57,17 +59,12 @@ class JsonScanner:
                     return "ended"
             else:
                 return "wrong"
-            self._last = character
         return "open"
 
-    def _pass_plain(self, text: str, end: int) -> None:
-        """Go on to the next character that means something."""
-        if self._quote:
-            match = _INSIDE[self._quote].match(text, self.at, end)
-        else:
-            match = _OUTSIDE.match(text, self.at, end)
-            self._last = (match[0].rstrip()[-1:] if match else "") or self._last
-        self.at = match.end() if match else self.at
+    def _may_begin_string(self, text: str, at: int) -> bool:
+        """Whether an apostrophe stands where a key or a value may."""
+        before = text[max(self._comment_end, at - _LONGEST_SPACE) : at].rstrip()
+        return before[-1:] in ("{", "[", ",", ":") if before else self._comment_end > 0
 
     def _behind_comment(self, text: str, end: int) -> int:
         """The place behind a comment; the same place if its end has not come, and a negative number for no comment."""

@@ -367,9 +367,9 @@ class OutputParser:
         if not self._call_deltas:
             return
         for at, call in enumerate(reader.progress()):
-            if (at and not self._parallel_calls) or not self._is_known(call.name):
-                return
             if at == len(self._writers):
+                if (at and not self._parallel_calls) or not self._is_known(call.name):
+                    return
                 self._writers.append(CallWriter())
             for piece in self._writers[at].advance(call):
                 self._start_of_call()
