@@ -28,9 +28,9 @@ def pieces_of(text: str, borders: Iterable[int]) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise(places)]
 
 
-def parse(pieces: Iterable[str], *, reasoning=False, tools=None, truncated=False) -> dict[str, Any]:
+def parse(pieces: Iterable[str], *, reasoning=False, tools=None, truncated=False, begun="") -> dict[str, Any]:
     """Content, reasoning, calls and the cut-off call of an output that comes in pieces."""
-    parser = OutputParser(reasoning=reasoning, tools=None if tools is None else ToolSchemas(tools))
+    parser = OutputParser(reasoning=reasoning, tools=None if tools is None else ToolSchemas(tools), begun=begun)
     events = [event for piece in pieces for event in parser.feed(piece)]
     events += parser.finish(truncated=truncated)
     content = "".join(event.text for event in events if isinstance(event, ContentDelta))
@@ -43,9 +43,9 @@ def parse(pieces: Iterable[str], *, reasoning=False, tools=None, truncated=False
     return {"content": content, "reasoning": thought, "calls": calls, "partial": parser.partial_tool_call}
 
 
-def parse_with_deltas(pieces: Iterable[str], *, reasoning=False, tools=(), truncated=False) -> dict[str, Any]:
+def parse_with_deltas(pieces: Iterable[str], *, reasoning=False, tools=(), truncated=False, begun="") -> dict[str, Any]:
     """As `parse`, from a parser that yields pieces of calls, after checking that they add up to the calls."""
-    parser = OutputParser(reasoning=reasoning, tools=ToolSchemas(tools), call_deltas=True)
+    parser = OutputParser(reasoning=reasoning, tools=ToolSchemas(tools), call_deltas=True, begun=begun)
     events = [event for piece in pieces for event in parser.feed(piece)]
     events += parser.finish(truncated=truncated)
     written: dict[str, list[ToolCallDelta]] = {}
@@ -80,3 +80,24 @@ def parse_every_way(text: str, **options: Any) -> dict[str, Any]:
     for border in range(1, len(text)):
         assert parse([text[:border], text[border:]], **options) == whole
     return whole
+
+
+def parse_begun(text: str, border: int, **options: Any) -> dict[str, Any]:
+    """The result of an output that goes on with the text up to the border, after checking that cuts do not matter.
+
+    Content and reasoning hold what the output began with again.
+    """
+    begun, rest = text[:border], text[border:]
+    whole = parse([rest], begun=begun, **options)
+    assert parse(list(rest), begun=begun, **options) == whole
+    if options.get("tools"):
+        streamed = parse_with_deltas(list(rest), begun=begun, **options)
+        del streamed["pieces"]
+        assert streamed == whole
+    parser = OutputParser(
+        reasoning=options.get("reasoning", False), tools=ToolSchemas(options.get("tools") or []), begun=begun
+    )
+    parser.feed(rest)
+    parser.finish(truncated=options.get("truncated", False))
+    content, reasoning = parser.begun_texts
+    return {**whole, "content": content + whole["content"], "reasoning": reasoning + whole["reasoning"]}

@@ -130,6 +130,43 @@ def test_without_tools_every_call_is_text():
             assert result == {"content": text, "reasoning": "", "calls": [], "partial": ""}
 
 
+UNDECLARED = CALL.replace("=f>", "=g>")
+
+
+@pytest.mark.parametrize("call", [UNDECLARED, '<tool_call>\n{"name": "g", "arguments": {"a": "1"}}\n</tool_call>'])
+def test_a_call_of_an_undeclared_tool_counts_if_the_turn_ends_with_it(call):
+    """So that the model can be told; with prose behind it is an example."""
+    made = ("g", {"a": "1"})
+    for before in ("", "Sure.\n\n"):
+        for after in ("", "\n"):
+            result = parsed(before + call + after)
+            assert result == {"content": before.strip(), "reasoning": "", "calls": [made], "partial": ""}
+        for after in ("\nThis is the form.", " is the form", "\n\n- a\n", "\n</think> x"):
+            text = before + call + after
+            assert parsed(text) == {"content": text, "reasoning": "", "calls": [], "partial": ""}
+        assert parsed(before + call, truncated=True)["calls"] == []
+        assert parsed(f"{before}{call}\n{CALL}")["calls"] == [made, MADE]
+        assert parsed(f"{before}{call}\n{CALL}\nmore")["calls"] == [made, MADE]
+        assert parsed(f"{before}{CALL}\n{call}")["calls"] == [MADE, made]
+        result = parsed(f"{before}{CALL}\n{call}\nmore")
+        assert (result["calls"], result["content"]) == ([MADE], f"{before}{call}\nmore")
+
+
+@pytest.mark.parametrize("item", ["1. Look:\n\n   ", "- Look:\n  ", "10) a\n11) b\n\n    c\n   ", "> 1. a\n\n  "])
+def test_a_call_in_an_item_of_a_list_counts_if_the_turn_ends_with_it(item):
+    call = CALL.replace("\n", "\n" + item.rpartition("\n")[2])
+    text = f"{item}{call}\n\nand so on"
+    assert parsed(text) == {"content": text, "reasoning": "", "calls": [], "partial": ""}
+    result = parsed(item + call)
+    assert [name for name, _ in result["calls"]] == ["f"]
+    assert result["content"] == item.strip()
+
+
+def test_a_call_behind_a_list_is_a_call():
+    for text in ("1. a\n2. b\n\n", "- a\n", "- a\n\nSo:\n  "):
+        assert parsed(f"{text}{CALL}\nmore")["calls"] == [MADE]
+
+
 def test_tags_of_thinking_in_code_are_text():
     text = "The `</think>` tag.\n\n```\n<think>\na\n</think>\n```\n"
     assert parsed(text)["content"] == text

@@ -204,9 +204,48 @@ def test_closing_tag_and_its_newlines_are_not_content(newlines):
     assert parse_every_way(f"<think>\nr1\nr2\n</think>{newlines}B") == expected
 
 
-def test_stray_closing_tag_is_not_content():
-    assert parse_every_way("A\n</think>\n\nB")["content"] == "A\nB"
-    assert parse_every_way("\n\n</think>\n\nB")["content"] == "B"
+@pytest.mark.parametrize("text", ["</think>\nB", "\n\n</think>\n\nB", "</think>\r\n\r\nB", " </think>\n</think>\n\nB"])
+def test_a_closing_tag_on_its_own_before_all_content_is_a_tag(text):
+    assert parse_every_way(text)["content"] == "B"
+    assert parse_every_way(f"r\n</think>\n{text}", reasoning=True) == {
+        "content": "B",
+        "reasoning": "r",
+        "calls": [],
+        "partial": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A\n</think>\n\nB",
+        "A </think> B",
+        "A</think>",
+        "</think> closes the block.",
+        "</think> and <think>",
+        "1. `x`\n2. </think>\n\n</think>\n\n",
+        "</think>x",
+        "A\n\n</think>",
+    ],
+)
+def test_a_closing_tag_in_the_content_is_text(text):
+    assert parse_every_way(text)["content"] == text
+    assert parse_every_way(text, tools=TOOLS)["content"].strip() == text.strip()
+    assert parse_every_way(f"r\n</think>\n\n{text}", reasoning=True)["content"] == text
+
+
+def test_a_closing_tag_behind_a_call_is_no_text():
+    for end in ("", "\n", "\n\n"):
+        result = parse_every_way(f"A\n\n{call_text('events', day=1)}\n</think>{end}", tools=TOOLS)
+        assert result == {"content": "A", "reasoning": "", "calls": [("events", {"day": 1})], "partial": ""}
+
+
+@pytest.mark.parametrize("tag", ["<think>", "`<think>`", "a <think> b", "\n<think>\n"])
+def test_thinking_ends_with_its_first_closing_tag(tag):
+    text = f"The {tag} tag\n</think>\n\nB </think> C"
+    result = parse_every_way(text, reasoning=True)
+    assert result["content"] == "B </think> C"
+    assert result["reasoning"] == f"The {tag} tag"
 
 
 def test_empty_thinking():
@@ -245,7 +284,7 @@ def test_long_strings_of_calls_come_in_pieces():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"tools": True}, {"tools": []}, {"reasoning": "x"}, {"begun": [1]}, {"call_deltas": 2}]
+    "wrong", [{"tools": True}, {"tools": []}, {"reasoning": "x"}, {"begun": [1]}, {"begun": True}, {"call_deltas": 2}]
 )
 def test_wrong_arguments(wrong):
     with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):

@@ -139,3 +139,48 @@ def test_a_form_comes_behind_what_is_no_beginning_of_it(client, content):
     response = client.post(CHAT, json=body(CHAT, answer, response_format=form, max_tokens=40))
     assert response.status_code == 200, response.text
     assert json.loads(response.json()["choices"][0]["message"]["content"]) == {"a": 1}
+
+
+WRITE = {"type": "object", "properties": {"text": {"type": "string"}}}
+WRITES = {
+    CHAT: {"type": "function", "function": {"name": "write", "parameters": WRITE}},
+    MESSAGES: {"name": "write", "input_schema": WRITE},
+    RESPONSES: {"type": "function", "name": "write", "parameters": WRITE},
+}
+MARKUP = "<tool_call>\n<function=write>\n<parameter=text>\nhello\n</parameter>\n</function>\n</tool_call>"
+
+
+def texts_and_calls(path, answer):
+    """Text, and names and arguments of calls, of a complete answer."""
+    if path == CHAT:
+        message = answer["choices"][0]["message"]
+        calls = [call["function"] for call in message.get("tool_calls") or []]
+        return message["content"] or "", [(call["name"], json.loads(call["arguments"])) for call in calls]
+    if path == MESSAGES:
+        calls = [(block["name"], block["input"]) for block in answer["content"] if block["type"] == "tool_use"]
+        return "".join(block.get("text", "") for block in answer["content"]), calls
+    calls = [item for item in answer["output"] if item["type"] == "function_call"]
+    messages = [part["text"] for item in answer["output"] for part in item.get("content", [])]
+    return "".join(messages), [(call["name"], json.loads(call["arguments"])) for call in calls]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("border", [4, 22, 30, 40, 49, 55, 70, 80, len(MARKUP) - 3])
+def test_a_call_that_was_begun_is_whole(client, script, path, border):
+    script(MARKUP[border:])
+    answer = {"role": "assistant", "content": "Sure.\n\n" + MARKUP[:border]}
+    fields = {"tools": [WRITES[path]], "max_tokens" if path != RESPONSES else "max_output_tokens": 100}
+    response = client.post(path, json={**body(path, answer), **fields})
+    assert response.status_code == 200, response.text
+    assert texts_and_calls(path, response.json()) == ("", [("write", {"text": "hello"})])
+
+
+def test_a_stream_of_a_call_that_was_begun(client, script):
+    script(MARKUP[52:])
+    answer = {"role": "assistant", "content": MARKUP[:52]}
+    response = client.post(CHAT, json=body(CHAT, answer, tools=[WRITES[CHAT]], stream=True, max_tokens=100))
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
+    deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
+    pieces = [call["function"]["arguments"] for delta in deltas for call in delta.get("tool_calls", [])]
+    assert json.loads("".join(pieces)) == {"text": "hello"}
+    assert not any(delta.get("content") for delta in deltas)

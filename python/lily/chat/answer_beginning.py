@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lily.chat.call_tags import OPEN_CALL
 from lily.chat.constraints import GrammarConstraint
+from lily.chat.think_tags import CLOSE_THINK, OPEN_THINK
 from lily.errors import InvalidArgumentError
 from lily.text import Tokenizer
 
 __all__ = ["AnswerBeginning"]
-
-_OPEN, _CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,15 @@ class AnswerBeginning:
         content, reasoning = str(message.get("content") or ""), str(message.get("reasoning_content") or "")
         if message.get("tool_calls"):
             raise InvalidArgumentError("the conversation ends with tool calls; add their results to go on")
-        if reasoning or not content.lstrip().startswith(_OPEN):
+        if reasoning or not content.lstrip().startswith(OPEN_THINK):
             return cls(content, reasoning, bool(reasoning) and not content)
-        thought, closed, rest = content.lstrip().removeprefix(_OPEN).partition(_CLOSE)
+        thought, closed, rest = content.lstrip().removeprefix(OPEN_THINK).partition(CLOSE_THINK)
         return cls(rest.lstrip("\n"), thought.strip("\n") if closed else thought.lstrip("\n"), not closed)
+
+    @property
+    def text(self) -> str:
+        """The text that the output goes on with."""
+        return self.reasoning if self.is_thinking else self.content
 
     @property
     def message(self) -> dict[str, Any]:
@@ -65,7 +70,7 @@ class AnswerBeginning:
             The texts that end a turn.
         """
         text = self._begun_turn(render([*normal, self.message]), turn_ends)
-        given = self.reasoning if self.is_thinking else self.content
+        given = self.text
         before, after = given[: len(given) - len(given.lstrip())], given[len(given.rstrip()) :]
         if before and not self.is_thinking:  # templates trim the ends of messages
             nothing = AnswerBeginning("", self.reasoning, False)
@@ -79,20 +84,24 @@ class AnswerBeginning:
         text = text[: max(text.rfind(end) for end in turn_ends)]
         if not self.is_thinking:
             return text
-        before, _, _ = text.rpartition(_CLOSE)
-        text = before.rstrip("\n") if before else f"{text}{_OPEN}\n{self.reasoning.rstrip()}"
-        return f"{text}\n" if text.endswith(_OPEN) else text
+        before, _, _ = text.rpartition(CLOSE_THINK)
+        text = before.rstrip("\n") if before else f"{text}{OPEN_THINK}\n{self.reasoning.rstrip()}"
+        return f"{text}\n" if text.endswith(OPEN_THINK) else text
 
     def joined(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole answer, of which `message` is the rest."""
-        whole = {**message, "content": self.content + str(message.get("content") or "")}
-        reasoning = self.reasoning + str(message.get("reasoning_content") or "")
-        return {**whole, "reasoning_content": reasoning} if reasoning else whole
+        """The whole answer: a message from a parser that was given `text`, with the thinking before that."""
+        if self.is_thinking or not self.reasoning:
+            return dict(message)
+        return {**message, "reasoning_content": self.reasoning}
 
     def enter(self, constraint: GrammarConstraint, tokenizer: Tokenizer) -> None:
         """Bring a constraint of the answer behind the beginning, if the answer may begin so.
 
         Otherwise what the constraint describes, a call or a form of answer, comes behind the beginning.
         """
-        if not self.is_thinking:
-            constraint.take_beginning(tokenizer.encode(self.content))
+        if self.is_thinking:
+            return
+        tags = (0, self.content.find(OPEN_CALL), self.content.rfind(OPEN_CALL))  # text may come before the call
+        for at in dict.fromkeys(at for at in tags if at >= 0):
+            if constraint.take_beginning(tokenizer.encode(self.content[at:])):
+                return

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from lily.arguments import as_items
 from lily.chat.json_values import MISFIT, load_json, load_structure, unquoted
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, types_of
+from lily.chat.sloppy_json import json_number
 from lily.errors import InvalidArgumentError
 from lily.quoting import quoted
 
 __all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
 
-_NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
 _NULLS = ("null", "None")  # the second is what templates that write Python's forms teach
 _STRUCTURES = frozenset(["array", "object", ANY])
 
@@ -108,7 +109,7 @@ class AllowedValues:
     def fitted(self, value: Any) -> Any:
         """A value of JSON, or what a string that is not allowed stands for."""
         unbound = not self._kinds and not self._has_choices
-        if not isinstance(value, str) or unbound or "string" in self._kinds or ANY in self._kinds:
+        if not isinstance(value, str) or unbound or self._takes_text:
             return value
         return value if value in self._strings else self.value_of(value)
 
@@ -119,14 +120,24 @@ class AllowedValues:
             value = self._choose(text, stripped)
             if value is not MISFIT:
                 return value
-        if stripped in _NULLS and "null" in self._kinds:
+        is_null = self._is_null(stripped)
+        if is_null and "null" in self._kinds:
             return None
         for kind in self._kinds:
             value = self._as_string(text, stripped) if kind in ("string", ANY) else _CONVERTERS[kind](stripped)
             if value is not MISFIT:
                 return value
         # A null where another type is due means "not given"; as a string it would mean nothing.
-        return None if self._kinds and stripped in _NULLS else text
+        return None if self._kinds and is_null else text
+
+    def _is_null(self, text: str) -> bool:
+        if text in _NULLS:
+            return True
+        return len(text) == len(_NULLS[0]) and text.lower() in ("null", "none") and not self._takes_text
+
+    @property
+    def _takes_text(self) -> bool:
+        return "string" in self._kinds or ANY in self._kinds
 
     def _as_string(self, text: str, stripped: str) -> Any:
         """The text, unless it is JSON of an array or object that is allowed as well."""
@@ -171,7 +182,10 @@ def convert(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> An
     """Return `text` as a value that fits `schema`, or unchanged if it fits none of its types.
 
     The alternatives of ``type`` lists, ``anyOf`` and ``oneOf`` are tried in their order, ``null`` first; a text that is
-    JSON of an array or object is one wherever the schema allows it. No schema means a string. Nothing raises.
+    JSON of an array or object is one wherever the schema allows it. Numbers may have a plus sign, and a point without
+    digits on one of its sides; truth values and, where no string is allowed, null may be written in any case. What
+    is no number in JSON for another reason (``1_000``, ``007``, ``NaN``, digits of other scripts) stays a string. No
+    schema means a string. Nothing raises.
 
     Parameters
     ----------
@@ -223,12 +237,11 @@ def _alternatives(schema: Any, references: References) -> Iterator[tuple[str, Se
 
 
 def _number(text: str) -> Any:
-    if not _NUMBER.fullmatch(text):
+    written = json_number(text)
+    if written is None:
         return MISFIT
     try:
-        if text.lstrip("+-").isdigit():
-            return int(text)
-        value = float(text)
+        value = json.loads(written)
     except ValueError:  # more digits than Python converts
         return MISFIT
     return value if math.isfinite(value) else MISFIT
@@ -241,7 +254,8 @@ def _quoted_number(text: str) -> Any:
 def _integer(text: str) -> Any:
     value = _quoted_number(text)
     if isinstance(value, float) and value.is_integer():
-        return int(value)
+        exact = Decimal(unquoted(text).strip())  # 1e23 is no power of two, and 9007199254740993.5 no integer
+        return int(exact) if int(exact) == exact else value
     return value
 
 

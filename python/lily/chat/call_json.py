@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Literal
 
-from lily.chat.argument_values import load_json
+from lily.chat.json_values import load_call
 
 __all__ = ["JsonScanner", "calls_of", "json_object"]
 
-_OUTSIDE = re.compile(r"[\s\w:,.+-]*")
-_INSIDE = re.compile(r'[^"\\]*')
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f]")
+_OUTSIDE = re.compile(r"[\s\w:,.+$-]*")
+_INSIDE = {quote: re.compile(rf"[^{quote}\\]*") for quote in "\"'"}
+_ENDS_OF_COMMENTS = {"//": "\n", "/*": "*/", "#": "\n"}
+_LONGEST_SPACE = 200  # characters
+_LONGEST_COMMENT = 2000  # characters
 
 
 class JsonScanner:
@@ -22,24 +22,35 @@ class JsonScanner:
     def __init__(self, start: int) -> None:
         self.at = start  #: how far it has come; behind the value once it has ended
         self._depth = 0
-        self._in_string = False
+        self._quote = ""  # that has opened a string
+        self._comment_end = 0  # of the last one
 
     def scan(self, text: str, end: int) -> Literal["open", "ended", "wrong"]:
-        """Go on to `end`: the value goes on there, has ended, or is no JSON."""
+        """Go on to `end`: the value goes on there, has ended, or is no JSON, not even with the mistakes of models."""
         while self.at < end:
-            match = (_INSIDE if self._in_string else _OUTSIDE).match(text, self.at, end)
+            match = (_INSIDE[self._quote] if self._quote else _OUTSIDE).match(text, self.at, end)
             self.at = self.at if match is None else match.end()
             if self.at == end:
                 break
             character = text[self.at]
-            if self._in_string and character == "\\":
+            if self._quote and character == "\\":
                 if self.at + 1 == end:
                     break
                 self.at += 2
                 continue
+            if character in "/#":
+                behind = self._behind_comment(text, end)
+                if behind == self.at:
+                    break
+                if behind < 0:
+                    return "wrong"
+                self.at = self._comment_end = behind
+                continue
             self.at += 1
-            if character == '"':
-                self._in_string = not self._in_string
+            if self._quote:
+                self._quote = ""
+            elif character == '"' or (character == "'" and self._may_begin_string(text, self.at - 1)):
+                self._quote = character
             elif character in "{[":
                 self._depth += 1
             elif character in "}]":
@@ -50,9 +61,28 @@ class JsonScanner:
                 return "wrong"
         return "open"
 
+    def _may_begin_string(self, text: str, at: int) -> bool:
+        """Whether an apostrophe stands where a key or a value may."""
+        before = text[max(self._comment_end, at - _LONGEST_SPACE) : at].rstrip()
+        return before[-1:] in ("{", "[", ",", ":") if before else self._comment_end > 0
+
+    def _behind_comment(self, text: str, end: int) -> int:
+        """The place behind a comment; the same place if its end has not come, and a negative number for no comment."""
+        opening = text[self.at : min(self.at + 2, end)]
+        opening = "#" if opening[0] == "#" else opening
+        if opening == "/":
+            return self.at
+        if opening not in _ENDS_OF_COMMENTS:
+            return -1
+        closing = _ENDS_OF_COMMENTS[opening]
+        found = text.find(closing, self.at + len(opening), min(end, self.at + _LONGEST_COMMENT))
+        if found >= 0:
+            return found + len(closing)
+        return self.at if end < self.at + _LONGEST_COMMENT else -1
+
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object that the text is; raw control characters in its strings, which JSON forbids, are taken as they are."""
+    """The object that the text is, written perhaps with the mistakes that `load_call` takes."""
     value = _loaded(text)
     return value if isinstance(value, dict) else None
 
@@ -77,14 +107,6 @@ def calls_of(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 def _loaded(text: str) -> Any:
     try:
-        return load_json(text)
-    except ValueError:
-        pass
-    try:
-        return load_json(_STRING.sub(_with_escapes, text))
+        return load_call(text)
     except ValueError:
         return None
-
-
-def _with_escapes(string: re.Match[str]) -> str:
-    return _CONTROL.sub(lambda character: json.dumps(character[0])[1:-1], string[0])

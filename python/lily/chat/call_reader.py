@@ -29,6 +29,8 @@ from lily.chat.call_writer import CallInProgress
 
 __all__ = ["CallReader", "ReadCall", "ReadCalls"]
 
+_SURPLUS = ("}", "]", ",", ";", "`")
+
 
 @dataclass(frozen=True)
 class ReadCall:
@@ -146,9 +148,9 @@ class CallReader:
 
     def _body(self) -> bool:
         """Inside <tool_call>, before a call or behind one."""
-        at = self._text.skip_space(self._at)
-        while self._after_json and self._text.character(at) in ("}", "]", ",", ";"):
-            at = self._text.skip_space(at + 1)  # one brace too many
+        at = self._behind_surplus(self._at) if self._after_json else self._text.skip_fence(self._at)
+        if at is None:
+            return False
         if at == self._text.end:
             return self._wait_or_end(at)
         if self._single and self._calls and self._text.character(at) in "{[":
@@ -193,18 +195,18 @@ class CallReader:
 
     def _head(self) -> bool:
         """Behind <function=NAME>: what follows tells whether it is a call at all."""
-        at = self._text.skip_space(self._at)
+        at = self._text.skip_fence(self._at)
+        if at is None:
+            return False
         if at == self._text.end:
-            return self._wait_or_cut_off(at)
+            return self._wait_or_cut_off()
         if self._text.character(at) == "{":
             self._at = at
             self._json, self._step = JsonScanner(at), self._json_arguments
             return True
         tag = self._text.tag_at(at)
         if tag is None:
-            if self._text.may_be_tag(at):
-                return self._wait_or_cut_off(at)
-            return self._stray_or_none(at)
+            return self._wait_or_stray(at)
         if tag.kind == PARAMETER:
             return self._begin_value(tag)
         if tag.kind in (CLOSE_FUNCTION, CLOSE_CALL):
@@ -260,18 +262,14 @@ class CallReader:
         return found, self._text.slice(self._at, self._json.at) if found == "ended" else ""
 
     def _behind_json(self) -> bool:
-        at = self._text.skip_space(self._at)
-        while self._text.character(at) == "}":
-            at = self._text.skip_space(at + 1)
+        at = self._behind_surplus(self._at)
         if at == self._text.end:
             if not self._text.final:
                 return False
             return self._cut_off() if self._truncated else self._close_call(at, closed=False)
         tag = self._text.tag_at(at)
         if tag is None:
-            if self._text.may_be_tag(at):
-                return self._wait_or_cut_off(at)
-            return self._stray_or_none(at)
+            return self._wait_or_stray(at)
         if tag.kind == PARAMETER:
             return self._begin_value(tag)
         if tag.kind == CLOSE_PARAMETER:
@@ -383,7 +381,18 @@ class CallReader:
         swallowed = self._calls and (self._truncated or not rest or rest.startswith("</"))
         return self._end(self._text.end if swallowed else self._calls_end)
 
-    def _wait_or_cut_off(self, at: int) -> bool:
+    def _wait_or_stray(self, at: int) -> bool:
+        """No complete tag stands where a parameter or the end of the call is due."""
+        return self._wait_or_cut_off() if self._text.may_be_tag(at) else self._stray_or_none(at)
+
+    def _behind_surplus(self, at: int) -> int:
+        """The place behind what models write too much of behind JSON: braces, and the fence that it stands in."""
+        at = self._text.skip_space(at)
+        while self._text.character(at) in _SURPLUS:
+            at = self._text.skip_space(at + 1)
+        return at
+
+    def _wait_or_cut_off(self) -> bool:
         if not self._text.final:
             return False
         return self._cut_off() if self._truncated else self._no_call()

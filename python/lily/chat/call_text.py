@@ -6,6 +6,8 @@ from lily.chat.call_tags import Tag, TextBuffer, begins_line, is_partial_tag, ta
 
 __all__ = ["CallText"]
 
+_LONGEST_FENCE = 32  # characters of the line that opens one
+_PLACES = 8
 _LOOK_AHEAD = 257  # characters; one more than a tag has
 
 
@@ -16,7 +18,7 @@ class CallText:
         self.buffer = buffer
         self.end = 0
         self.final = False
-        self._space = (0, 0)  # a place, and how far white space goes from there
+        self._spaces: dict[int, int] = {}  # places, the latest ones, and how far white space goes from there
 
     def slice(self, start: int, end: int) -> str:
         """Some of the text."""
@@ -28,12 +30,25 @@ class CallText:
 
     def skip_space(self, at: int) -> int:
         """The next place without white space, perhaps the end."""
-        found = self._space[1] if self._space[0] == at else at
+        found = self._spaces.get(at, at)
         text, end = self.buffer.text, self.end
         while found < end and text[found].isspace():
             found += 1
-        self._space = (at, found)
+        if len(self._spaces) > _PLACES:
+            self._spaces.clear()
+        self._spaces[at] = found
         return found
+
+    def skip_fence(self, at: int) -> int | None:
+        """The next place behind white space and the opening of a Markdown fence; None if that is not known yet."""
+        at = self.skip_space(at)
+        opening = self.slice(at, min(at + _LONGEST_FENCE, self.end))
+        if not opening.startswith("```"):
+            return None if opening in ("`", "``") and not self.final else at
+        line, ended, _ = opening.partition("\n")
+        if ended:
+            return self.skip_space(at + len(line)) if line[3:].strip().isalnum() or not line[3:].strip() else at
+        return None if len(opening) < _LONGEST_FENCE and not self.final else at
 
     def tag_at(self, at: int) -> Tag | None:
         """The complete tag at a place."""

@@ -323,7 +323,7 @@ class Chat:
             try:
                 yield from turn.events()
             finally:
-                if turn.tokens or turn.ended_by_model:
+                if turn.tokens or turn.tool_calls or turn.ended_by_model:
                     self._messages = prompt.answered(messages, turn.message)
                 self._remember(prompt, turn)
             yield turn.done(len(prompt.encoded.ids), cached, seconds)
@@ -413,7 +413,7 @@ class Chat:
             tools=None if choice.mode == "none" else prompt.schemas,
             call_deltas=options.call_deltas,
             parallel_calls=options.parallel_tool_calls,
-            begun=begun is not None,
+            begun="" if begun is None else begun.text,
         )
         constraint = None if prompt.grammar is None else prompt.grammar.start(grammar_field(options))
         if constraint is not None and begun is not None:

@@ -112,11 +112,12 @@ class GrammarConstraint:
             self._fail("no token fits")
         return self._mask
 
-    def take_beginning(self, tokens: Sequence[int]) -> None:
-        """Take these tokens if an answer may begin with them; otherwise nothing changes."""
-        if self._matcher.validate_tokens(list(tokens)) == len(tokens):
-            for token in tokens:
-                self.accept(token)
+    def take_beginning(self, tokens: Sequence[int]) -> bool:
+        """Take these tokens if an answer may begin with them; otherwise nothing changes. Whether it may."""
+        fits: bool = self._matcher.validate_tokens(list(tokens)) == len(tokens)
+        for token in tokens if fits else ():
+            self.accept(token)
+        return fits
 
     def accept(self, token: int) -> None:
         """Take a token that was chosen; errors as for `mask`."""

@@ -9,12 +9,13 @@ from collections.abc import Collection
 from typing import Any
 
 from lily.chat.schema_limits import is_within_levels
+from lily.chat.sloppy_json import as_json
 
-__all__ = ["MISFIT", "load_json", "load_structure", "unquoted"]
+__all__ = ["MISFIT", "load_call", "load_json", "load_structure", "unquoted"]
 
 MISFIT = object()  #: stands for a value where none, not even None, was found
-_LITERAL_LIMIT = 100_000  # characters of a Python literal that is tried where JSON fails
-_QUOTE_OR_BREAK = re.compile(r"\\.|['\"\n\r]", re.DOTALL)
+_LIMIT = 100_000  # characters of a text that is tried where JSON fails
+_FENCED = re.compile(r"```[\w-]*[ \t]*\r?\n(.*)\n[ \t]*```", re.DOTALL)
 _KINDS = {"array": list, "object": dict}
 
 
@@ -30,10 +31,24 @@ def load_json(text: str) -> Any:
     return _load(text, strict=True)
 
 
+def load_call(text: str) -> Any:
+    """Parse JSON with the mistakes that models make, see `lily.chat.sloppy_json`; ValueError for anything else.
+
+    NaN and the infinities, which the JSON of a call cannot hold, are strings.
+    """
+    try:
+        return _load(text, strict=False)
+    except ValueError:
+        if len(text) > _LIMIT:
+            raise
+        return _load(as_json(text, keep_no_numbers=True), strict=True)
+
+
 def load_structure(text: str, kinds: Collection[str], *, only_json: bool = False) -> Any:
     """An array or object that a text without space around it stands for; `MISFIT` for none.
 
-    Line breaks inside strings, JSON inside a JSON string and Python literals are taken, too.
+    Line breaks inside strings, JSON inside a JSON string or a Markdown fence, what `lily.chat.sloppy_json` reads, and
+    Python literals are taken, too.
 
     Parameters
     ----------
@@ -42,9 +57,12 @@ def load_structure(text: str, kinds: Collection[str], *, only_json: bool = False
     kinds
         Which of "array" and "object" it may be.
     only_json
-        No Python literals and no JSON inside a string.
+        Nothing but JSON, perhaps with line breaks inside strings.
     """
     types = tuple(_KINDS[kind] for kind in kinds if kind in _KINDS)
+    if text.startswith("```") and not only_json:
+        fenced = _FENCED.fullmatch(text)
+        text = text if fenced is None else fenced[1].strip()
     if text[:1] not in ("{", "[", '"') or (only_json and text[:1] == '"'):
         return MISFIT
     try:
@@ -52,7 +70,7 @@ def load_structure(text: str, kinds: Collection[str], *, only_json: bool = False
         if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
             value = _load(value.strip(), strict=False)
     except ValueError:
-        value = MISFIT if only_json else _python_literal(text)
+        value = MISFIT if only_json else _sloppy_value(text)
     return value if isinstance(value, types) else MISFIT
 
 
@@ -83,30 +101,15 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _python_literal(text: str) -> Any:
-    # Models now and then write {'a': True}; only what JSON can express is taken.
-    if len(text) > _LITERAL_LIMIT or text[:1] not in ("{", "["):
+def _sloppy_value(text: str) -> Any:
+    if len(text) > _LIMIT or text[:1] not in ("{", "["):
         return MISFIT
-    if "\n" in text or "\r" in text:
-        text = _with_escaped_breaks(text)
     try:
+        return _load(as_json(text), strict=True)
+    except ValueError:
+        pass
+    try:  # Python has more forms of strings and numbers; only what JSON can express is taken
         value = ast.literal_eval(text)
         return value if load_json(json.dumps(value)) == value else MISFIT
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return MISFIT
-
-
-def _with_escaped_breaks(text: str) -> str:
-    """A Python literal whose strings are free of raw line breaks."""
-    open_quote = ""
-
-    def replace(found: re.Match[str]) -> str:
-        nonlocal open_quote
-        mark = found[0]
-        if mark in ("\n", "\r"):
-            return repr(mark)[1:-1] if open_quote else mark
-        if mark in ("'", '"') and open_quote in ("", mark):
-            open_quote = "" if open_quote else mark
-        return mark
-
-    return _QUOTE_OR_BREAK.sub(replace, text)

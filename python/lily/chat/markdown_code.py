@@ -10,6 +10,7 @@ _PARTS = re.compile(r"`+|~+|\n|[^`~\n]+")
 _SPECIAL = re.compile(r"[`~\n\\]")
 _CONTAINERS = re.compile(r"(?:[ \t]|>|[-*+][ \t]|\d{1,9}[.)][ \t])*")  # quotes and lists that a fence may stand in
 _PREFIX = re.compile(_CONTAINERS.pattern + r"(?:[-*+]|\d{1,9}[.)]?)?")  # the last one perhaps incomplete
+_ITEM = re.compile(r"[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]")
 _LONGEST_PREFIX = 256  # characters
 _FENCE = 3  # characters, at least
 _TAB = 4  # columns
@@ -23,15 +24,16 @@ class MarkdownCode:
     have opened it, within its paragraph.
     """
 
-    def __init__(self, *, begins_line: bool = True) -> None:
+    def __init__(self) -> None:
         self._fence: tuple[str, int] | None = None  # character, length
         self._inline = 0  # backticks that have opened inline code
         self._line = ""  # the beginning of the line, as long as it may stand before a fence or a tag
-        self._only_containers = begins_line  # all of the line is in `_line`
-        self._blank = begins_line  # the line, so far
+        self._only_containers = True  # all of the line is in `_line`
+        self._blank = True  # the line, so far
         self._fence_line: tuple[str, int] | None = None  # a fence that this line opens or closes, unless more follows
         self._run = ("", 0)  # backticks or tildes at the end and how many, perhaps more to come
         self._escaped = False  # the character before them is a backslash
+        self._list_is_open = False  # an indented line may belong to its last item
 
     @property
     def in_fence(self) -> bool:
@@ -50,6 +52,12 @@ class MarkdownCode:
         """Whether nothing but an indentation that makes no code stands before the place on its line."""
         self._settle()
         return self._only_containers and not self._line.strip(" ") and len(self._line) < _TAB
+
+    @property
+    def in_list(self) -> bool:
+        """Whether the place stands, by its indentation, in an item of a list."""
+        self._settle()
+        return self._list_is_open and self._line[:1] in (" ", "\t")
 
     def begin_line(self) -> None:
         """Go on as at the beginning of a paragraph."""
@@ -121,6 +129,9 @@ class MarkdownCode:
             self._inline = 0
 
     def _end_line(self) -> None:
+        if not self._blank and self._line[:1] not in (" ", "\t"):
+            self._list_is_open = False
+        self._list_is_open = self._list_is_open or _ITEM.match(self._line) is not None
         if self._fence_line is not None:
             self._fence = self._fence_line if self._fence is None else None
             self._inline = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from lily.arguments import as_flag, check_text
 from lily.chat.argument_values import ToolSchemas
+from lily.chat.call_drafts import Draft, NoCalls
 from lily.chat.call_reader import CallReader, ReadCall, ReadCalls
 from lily.chat.call_tags import (
     CLOSE_CALL,
@@ -22,12 +22,12 @@ from lily.chat.call_writer import CallWriter
 from lily.chat.events import ToolCall, ToolCallEvent
 from lily.chat.markdown_code import MarkdownCode
 from lily.chat.output_text import OutputText, ParsedPiece
+from lily.chat.think_tags import CLOSE_THINK, OPEN_THINK, end_of_thinking, line_ends, thinking_is_open
 from lily.errors import InvalidArgumentError
 from lily.quoting import quoted
 
 __all__ = ["OutputParser", "ParsedPiece", "thinking_is_open"]
 
-OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 _THINK_TAGS = (OPEN_THINK, CLOSE_THINK)
 _MARKS = re.compile(r"</?think>|</?tool_call>|</function>|</parameter>|<function=[^<>\n]{1,200}>")
 _CLOSING = (CLOSE_CALL, CLOSE_FUNCTION, CLOSE_PARAMETER)
@@ -35,50 +35,20 @@ _LONGEST_MARK = 256  # characters
 _CHUNK = 4096  # characters
 
 
-def thinking_is_open(prompt: str) -> bool:
-    """Whether the output that follows a rendered prompt begins inside a thinking block.
-
-    The opening tag is part of the prompt, so that it never shows up in the output: the end of the prompt tells.
-    """
-    check_text("prompt", prompt)
-    return prompt.rstrip().endswith(OPEN_THINK)
-
-
-@dataclass
-class _Draft:
-    """Calls that count only if the turn ends behind them, and their text."""
-
-    calls: list[ReadCall]
-    text: str
-    start: int  # characters of the output before it
-    in_thinking: bool
-
-
-@dataclass(frozen=True)
-class _NoCalls:
-    """Tags that follow one another and of which the first was found to begin no call: so do the others."""
-
-    last: int  # characters of the output before the last one
-    only_known: bool
-    strict: bool  # how the first was read
-
-    def hold(self, at: int, only_known: bool, strict: bool) -> bool:
-        """Whether a tag at a place begins no call when it is read like this."""
-        return at <= self.last and only_known >= self.only_known and strict >= self.strict
-
-
 class OutputParser:
     """One answer's parser; the pieces do not depend on how the text was split.
 
-    ``<think>`` where it opens the answer and ``</think>`` with the newlines after it are no text; inside Markdown code
-    of the content they are.
+    Thinking ends with the first ``</think>``, as templates see it. ``<think>`` where it opens the answer, the tag that
+    closes it, and that one once more on a line of its own, before all text of the content or behind a call, are no
+    text, nor are the newlines after them; elsewhere in the content they are text.
 
     A call begins where the chat template begins one: with ``<tool_call>``, followed by ``<function=NAME>`` or by JSON,
     or with ``<function=NAME>`` of a known tool at the beginning of a line. Elsewhere these tags are text, and so is a
     call in Markdown code. Some calls may still turn out to be talk: one in a thinking block, one behind other text on
-    its line, and one behind a fence or a backtick that is not closed. Each of them counts only if it names a known
-    tool, is complete, and the output ends right behind it, apart from other calls; until then nothing of it comes out,
-    and otherwise all of its text does. White space around calls is not content.
+    its line or in an item of a list, one behind a fence or a backtick that is not closed, and one of an unknown tool.
+    Each of them counts only if the output ends right behind it, apart from other calls, and all but the last kind only
+    if they are complete and name a known tool; until then nothing of it comes out, and otherwise all of its text does.
+    White space around calls is not content.
     """
 
     def __init__(
@@ -88,7 +58,7 @@ class OutputParser:
         tools: ToolSchemas | None = None,
         call_deltas: bool = False,
         parallel_calls: bool = True,
-        begun: bool = False,
+        begun: str = "",
     ) -> None:
         """
         Parameters
@@ -102,32 +72,33 @@ class OutputParser:
         parallel_calls
             False: the output ends with the first call.
         begun
-            The output goes on with a text: white space at its beginning counts, and no thinking opens.
+            What the output goes on with. It is read as if it had been written, and its text is not returned.
         """
         if not isinstance(tools, (ToolSchemas, type(None))):
             raise InvalidArgumentError(f"tools must be lily.chat.ToolSchemas, not {quoted(tools)}")
-        begun = as_flag("begun", begun)
+        check_text("begun", begun)
         self._tools = tools if tools is not None and tools.names else None
         self._reasoning = reasoning = as_flag("reasoning", reasoning)
         self._call_deltas = as_flag("call_deltas", call_deltas)
         self._parallel_calls = as_flag("parallel_calls", parallel_calls)
         self._buffer = TextBuffer()  # not yet consumed
-        self._start = 0  # characters of the output before it
-        self._output = OutputText(reasoning=reasoning, calls=self._tools is not None, begun=begun)
-        self._code = MarkdownCode(begins_line=not begun)
+        self._start = -len(begun)  # characters of the output before it
+        self._output = OutputText(reasoning=reasoning, calls=self._tools is not None)
+        self._code = MarkdownCode()
         self._fenced: tuple[int, list[str]] | None = None  # text behind a possible call in a fence, and its place
         self._fence_stays_open = False
         self._thinks_in_content = False  # a thinking block that opened behind other text is text, calls and all
         self._reader: CallReader | None = None
-        self._no_calls: _NoCalls | None = None
+        self._no_calls: NoCalls | None = None
         self._reads_draft = self._reads_strictly = False
-        self._draft: _Draft | None = None
+        self._draft: Draft | None = None
         self._think_searched = 0  # characters of the buffer in which no </think> begins
         self._writers: list[CallWriter] = []  # of the calls that the reader has begun
         self._calls: list[ToolCall] = []
         self._left_out = False  # a call behind the one that is allowed
         self.ended = False  #: no more is taken: the one call that is allowed has come
         self.partial_tool_call = ""  #: text of a call that the end of the output cut off
+        self._take_in(begun)
 
     @property
     def state(self) -> Literal["reasoning", "content", "call"]:
@@ -145,6 +116,11 @@ class OutputParser:
     def is_whole(self) -> bool:
         """Whether nothing was left out behind the call that has ended the output."""
         return not self._left_out and not self._buffer.text.strip()
+
+    @property
+    def begun_texts(self) -> tuple[str, str]:
+        """Content and reasoning of the text that the output goes on with, without calls and what is held back."""
+        return self._output.begun_content, self._output.begun_reasoning
 
     @property
     def call_count(self) -> int:
@@ -177,7 +153,7 @@ class OutputParser:
         return self._output.take()
 
     def _take_in(self, text: str) -> None:
-        # What is consumed is cut off the buffer, which is cheap as long as the buffer is short.
+        # Cutting off what is consumed is cheap as long as the buffer is short.
         if self.ended:
             self._left_out = self._left_out or bool(text.strip())
             return
@@ -211,8 +187,7 @@ class OutputParser:
             match = _MARKS.match(text, found)
             if match is not None:
                 self._pass(found)
-                self._at_mark(match[0])
-                return True
+                return self._at_mark(match[0], final)
             if not final and self._may_be_mark(text[found : found + _LONGEST_MARK + 1]):
                 self._pass(found)
                 return False
@@ -242,6 +217,9 @@ class OutputParser:
     def _in_code(self) -> bool:
         return not self._reasoning and (self._code.in_fence or self._code.in_inline_code)
 
+    def _is_known(self, name: str) -> bool:
+        return name in (self._tools or ())
+
     def _may_be_mark(self, text: str) -> bool:
         if any(len(text) < len(tag) and tag.startswith(text) for tag in _THINK_TAGS):
             return True
@@ -263,24 +241,38 @@ class OutputParser:
         self._think_searched = max(0, self._think_searched - length)
         return self._buffer.drop(length)
 
-    def _at_mark(self, mark: str) -> None:
-        """The buffer begins with a mark."""
+    def _at_mark(self, mark: str, final: bool) -> bool:
+        """The buffer begins with a mark; False to wait for what follows it."""
         if mark in _THINK_TAGS:
-            self._at_think_tag(mark)
-        elif self._tools is None or not self._begin_call(mark):
+            return self._at_think_tag(mark, final)
+        if self._tools is None or not self._begin_call(mark):
             self._pass(len(mark))
+        return True
 
-    def _at_think_tag(self, mark: str) -> None:
-        begun = bool(self._output.text_came or self._calls)
-        if self._in_code() or (mark == OPEN_THINK and begun) or (mark == CLOSE_THINK and self._thinks_in_content):
-            self._thinks_in_content = mark == OPEN_THINK if not self._in_code() else self._thinks_in_content
+    def _at_think_tag(self, mark: str, final: bool) -> bool:
+        begun, in_code = bool(self._output.text_came or self._calls), self._in_code()
+        if mark == OPEN_THINK:
+            is_tag = not begun and not in_code
+            self._thinks_in_content = self._thinks_in_content or not (is_tag or in_code or self._reasoning)
+        elif self._reasoning:
+            is_tag = True
+        elif in_code or self._thinks_in_content or not self._code.begins_line:
+            is_tag = False
+            self._thinks_in_content = self._thinks_in_content and in_code
+        else:  # once more behind the block or behind a call, on a line of its own
+            ends = line_ends(self._buffer.text, len(mark), final=final)
+            if ends is None:
+                return False
+            is_tag = ends and (not begun or self._output.after_call)
+        if not is_tag:
             self._pass(len(mark))
-            return
+            return True
         self._consume(len(mark))
-        self._reasoning = mark == OPEN_THINK
-        self._output.begin_block(reasoning=self._reasoning)
-        if not self._output.text_came:
-            self._code = MarkdownCode()
+        if self._reasoning or not begun:
+            self._reasoning = mark == OPEN_THINK
+            self._output.begin_block(reasoning=self._reasoning)
+            self._code = self._code if self._output.text_came else MarkdownCode()
+        return True
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -289,8 +281,7 @@ class OutputParser:
 
         `behind_draft` is the white space between it and a draft, if it follows one.
         """
-        tools = self._tools
-        if tools is None:
+        if (tools := self._tools) is None:
             return False
         if mark in _CLOSING:
             if self._output.after_call:  # written twice
@@ -301,7 +292,7 @@ class OutputParser:
             if mark == OPEN_CALL and self._fenced is None and begins_line:
                 self._fenced = (self._start, [])
             return False
-        in_place = begins_line and not self._in_code()
+        in_place = begins_line and not self._in_code() and not self._code.in_list
         if mark != OPEN_CALL:
             tag = tag_at(mark, 0, len(mark))
             if tag is None or tag.name not in tools or not in_place:
@@ -334,45 +325,51 @@ class OutputParser:
             return False
         self._reader = None
         if found.last_open and not found.calls and not found.partial:
-            self._no_calls = _NoCalls(self._start + found.last_open, self._reads_draft, self._reads_strictly)
+            self._no_calls = NoCalls(self._start + found.last_open, self._reads_draft, self._reads_strictly)
         if self._reads_draft:
             self._keep_draft(found)
         elif found.calls or found.partial:
-            self._make_draft()
-            self._start_of_call()
-            for at, call in enumerate(found.calls):
-                self._make(call, self._writers[at] if at < len(self._writers) else CallWriter())
-            self.partial_tool_call = found.partial
-            self._consume(found.end)
+            self._take_calls(found)
         else:
             self._drop_draft()
             self._pass_mark()
         self._writers = []
         return bool(self._buffer.text) or self._draft is not None
 
+    def _take_calls(self, found: ReadCalls) -> None:
+        """Make the calls; those at the end that name no tool may be talk."""
+        calls, count = found.calls, len(found.calls)
+        while count and not (found.partial or self._is_known(calls[count - 1].name)):
+            count -= 1
+        if count or found.partial:
+            self._make_draft()
+            self._start_of_call()
+        for at, call in enumerate(calls[:count]):
+            self._make(call, self._writers[at] if at < len(self._writers) else CallWriter())
+        self.partial_tool_call = found.partial
+        if count == len(calls):
+            self._consume(found.end)
+            return
+        start = len(self._consume(calls[count].start)) if count else 0
+        self._add_draft(calls[count:], found.end - start)
+
     def _end_of_calls(self, final: bool) -> tuple[int, bool]:
         """Where the text for a reader ends: </think> ends every call in a thinking block; and whether it is there."""
         text = self._buffer.text
         if not self._reasoning:
             return len(text), False
-        found = text.find(CLOSE_THINK, self._think_searched)
-        if found >= 0:
-            return found, True
-        end = len(text)
-        if not final:
-            partial = text.rfind("<", max(0, end - len(CLOSE_THINK) + 1))
-            if partial >= 0 and CLOSE_THINK.startswith(text[partial:]):
-                end = partial
-        self._think_searched = end
-        return end, False
+        end, closed = end_of_thinking(text, self._think_searched, final=final)
+        if not closed:
+            self._think_searched = end
+        return end, closed
 
     def _write_pieces(self, reader: CallReader) -> None:
         if not self._call_deltas:
             return
         for at, call in enumerate(reader.progress()):
-            if at and not self._parallel_calls:
-                return
             if at == len(self._writers):
+                if (at and not self._parallel_calls) or not self._is_known(call.name):
+                    return
                 self._writers.append(CallWriter())
             for piece in self._writers[at].advance(call):
                 self._start_of_call()
@@ -418,14 +415,18 @@ class OutputParser:
             return
         start = kept[0].start if first else 0
         self._pass(start)
-        place, text = self._start, self._consume(found.end - start)
+        self._add_draft(kept, found.end - start)
+
+    def _add_draft(self, calls: list[ReadCall], length: int) -> None:
+        """Calls in the next characters of the buffer may turn out to be talk."""
+        place, text = self._start, self._consume(length)
         if self._draft is None:
-            self._draft = _Draft(kept, text, place, self._reasoning)
+            self._draft = Draft(calls, text, place, self._reasoning)
         else:
-            self._draft.calls += kept
+            self._draft.calls += calls
             self._draft.text += text
 
-    def _look_behind(self, draft: _Draft, final: bool, truncated: bool) -> bool:
+    def _look_behind(self, draft: Draft, final: bool, truncated: bool) -> bool:
         """Decide on a draft by what follows it."""
         text = self._buffer.text
         at = len(text) - len(text.lstrip())
@@ -452,7 +453,7 @@ class OutputParser:
             self._go_on_behind(draft, at, match[0])
         return True
 
-    def _go_on_behind(self, draft: _Draft, at: int, mark: str) -> None:
+    def _go_on_behind(self, draft: Draft, at: int, mark: str) -> None:
         """Another call may follow a draft."""
         if mark in _CLOSING:
             draft.text += self._consume(at + len(mark))
@@ -493,8 +494,7 @@ class OutputParser:
     def _read_fenced_again(self) -> None:
         """The output is over and the fence was not closed: what looks like a call in it may be one."""
         if self._fenced is not None:
-            self._start, texts = self._fenced
-            self._fenced = None
+            (self._start, texts), self._fenced = self._fenced, None
             self._code.leave_fence()
             self._fence_stays_open = True
             self._take_in("".join(texts))

@@ -24,18 +24,21 @@ class OutputText:
         Whether the current block has text other than white space.
     after_call : bool
         Whether nothing but white space has come since a call.
+    begun_content, begun_reasoning : str
+        The text at negative places: the output goes on with it, and it is not returned.
     """
 
-    def __init__(self, *, reasoning: bool, calls: bool, begun: bool = False) -> None:
-        """`calls` tells whether calls may come, `begun` whether the output goes on with a text."""
-        self.text_came = begun
+    def __init__(self, *, reasoning: bool, calls: bool) -> None:
+        """`calls` tells whether calls may come."""
+        self.text_came = False
         self.after_call = False
+        self.begun_content = self.begun_reasoning = ""
         self._reasoning = reasoning
         self._may_call = calls
         self._pieces: list[ParsedPiece] = []
         self._held: list[tuple[str, int]] = []  # white space that is text only if text follows, and its places
         self._late: list[tuple[str, int]] = []  # the same of a thinking block that may go on
-        self._skipped = _LINE_ENDS if reasoning and not begun else ""  # characters left out before the next text
+        self._skipped = _LINE_ENDS if reasoning else ""  # characters left out before the next text
 
     def text(self, text: str, start: int) -> None:
         """Add text of the current block; `start` characters of the output stand before it."""
@@ -104,6 +107,14 @@ class OutputText:
         self._held = []
 
     def _append(self, text: str, start: int, *, reasoning: bool) -> None:
+        if start < 0:
+            begun, text, start = text[:-start], text[-start:], 0
+            if reasoning:
+                self.begun_reasoning += begun
+            else:
+                self.begun_content += begun
+            if not text:
+                return
         self._pieces.append(ReasoningDelta(text, start=start) if reasoning else ContentDelta(text, start=start))
 
 

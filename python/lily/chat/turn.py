@@ -22,6 +22,7 @@ from lily.chat.events import (
 )
 from lily.chat.output_parser import OutputParser, ParsedPiece
 from lily.chat.stop_strings import StopStrings
+from lily.chat.think_tags import CLOSE_THINK
 from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError
 from lily.generation import GeneratedToken, Generation
@@ -77,10 +78,12 @@ class Turn:
 
     @property
     def message(self) -> dict[str, object]:
-        """The assistant's message so far, in OpenAI's form with ``reasoning_content``."""
-        message: dict[str, object] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
+        """The assistant's message so far, with what it began with, in OpenAI's form with ``reasoning_content``."""
+        begun_content, begun_reasoning = self._parser.begun_texts
+        content, reasoning = begun_content + self.content, begun_reasoning + self.reasoning
+        message: dict[str, object] = {"role": "assistant", "content": content}
+        if reasoning or CLOSE_THINK in content:  # without reasoning, templates look for it in the content
+            message["reasoning_content"] = reasoning
         if self.tool_calls:
             message["tool_calls"] = [call.as_message_part() for call in self.tool_calls]
         return message
@@ -136,6 +139,9 @@ class Turn:
             self.finish_reason = "tool_calls"
 
     def _generate(self) -> Iterator[Event]:
+        if self._parser.ended:  # by a call that the answer began with
+            self.finish_reason = "tool_calls"
+            return
         generation = self._generation
         yield from self._put_in()
         for token in generation:

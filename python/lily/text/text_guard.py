@@ -44,8 +44,9 @@ class TextGuard:
     ) -> str:
         """The prompt of a conversation, for `encode`; arguments and errors as for `ChatTemplate.render`.
 
-        In texts of users and tools, and in definitions of tools, no token acts as such; elsewhere ``<think>`` and the
-        tags of tool calls do where a single text holds them whole.
+        In texts of users and tools, in definitions of tools, and in the names and arguments of calls, which others may
+        have led the model to, no token acts as such; elsewhere ``<think>`` and the tags of tool calls do where a single
+        text holds them whole.
         """
         given = template_value(prepare_messages(messages), "messages")
         given_tools = None if tools is None else _as_list(tools)
@@ -56,7 +57,7 @@ class TextGuard:
             inside = self._marks.marker(strength, "token")
             outside = self._marks.marker(strength, tags)
             guarded = (
-                [(outside if message.get("role") in _OUTSIDE_ROLES else inside)(message) for message in given],
+                [_marked(message, inside, outside) for message in given],
                 outside(given_tools),
                 {name: inside(value) for name, value in options.items()},
             )
@@ -163,6 +164,15 @@ _LEVELS: Final[tuple[tuple[Strength, TagUse], ...]] = (
     ("at ends", "in place"),
     ("at ends", "token"),
 )
+
+
+def _marked(message: Mapping[str, Any], inside: Callable[[Any], Any], outside: Callable[[Any], Any]) -> Any:
+    """A message with its texts marked; those of its calls are data that can have come from anywhere."""
+    if message.get("role") in _OUTSIDE_ROLES:
+        return outside(message)
+    if not message.get("tool_calls"):
+        return inside(message)
+    return {**inside({**message, "tool_calls": None}), "tool_calls": outside(message["tool_calls"])}
 
 
 def _in_one_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
