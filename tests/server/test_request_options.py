@@ -1,6 +1,7 @@
 """Options under whichever name clients give them: what the server can do it does, the rest it tells."""
 
 import json
+import re
 
 import pytest
 
@@ -252,3 +253,80 @@ def test_prompts_that_do_not_fit_say_so_in_the_words_of_each_api(client):
         f"{MESSAGES}/count_tokens", json={"model": "lily-tiny", "messages": [{"role": "user", "content": LONG}]}
     )
     assert count.json()["input_tokens"] > 6000
+
+
+RULES = 'root ::= "A." ("B" | "C") digit\ndigit ::= [0-9]'
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": "A\\.[BC]\\d"},
+        {"structured_outputs": {"regex": "A\\.[BC]\\d"}},
+        {"grammar": RULES},
+        {"ebnf": RULES},
+        {"guided_grammar": RULES},
+        {"guided_grammar": 'start: "A." ("B" | "C") /[0-9]/'},
+        {"structured_outputs": {"grammar": RULES}},
+        {"response_format": {"type": "grammar", "grammar": RULES}},
+        {"response_format": {"type": "regex", "pattern": "A\\.[BC]\\d"}},
+        {"response_format": {"type": "regex", "value": "A\\.[BC]\\d"}},
+    ],
+)
+def test_forms_of_peers_that_are_no_schema(client, path, fields):
+    pytest.importorskip("llguidance")
+    if path == RESPONSES and "response_format" in fields:
+        fields = {"text": {"format": fields["response_format"]}}
+    given = {"input" if path == RESPONSES else "messages": HELLO, "enable_thinking": False, "temperature": 0, **fields}
+    response = client.post(path, json=given)
+    assert response.status_code == 200, response.text
+    assert "x-lily-warnings" not in response.headers
+    body = response.json()
+    text = body["output"][0]["content"][0]["text"] if path == RESPONSES else body["choices"][0]["message"]["content"]
+    assert re.fullmatch(r"A\.[BC]\d", text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": json.dumps(SCHEMA)},
+        {"json_schema": json.dumps(SCHEMA)},
+        {"response_format": {"type": "json", "value": SCHEMA}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, "regex": "x"},
+    ],
+)
+def test_schemas_as_peers_write_them(client, fields):
+    pytest.importorskip("llguidance")
+    given = {"messages": HELLO, "enable_thinking": False, "temperature": 0, "max_tokens": 90, **fields}
+    response = client.post(CHAT, json=given)
+    assert set(json.loads(response.json()["choices"][0]["message"]["content"])) == {"a"}
+    assert ("regex is ignored" in response.headers.get("x-lily-warnings", "")) == ("regex" in fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": "{"},
+        {"guided_json": 3},
+        {"regex": 3},
+        {"ebnf": "root ::= ("},
+        {"ebnf": "a ::= b"},
+        {"grammar": "root ::= x"},
+        {"ebnf": "root ::= a\n" + "a ::= b\n" * 5000},
+        {"structured_outputs": {"structural_tag": "x"}},
+    ],
+)
+def test_forms_that_are_none_are_refused(client, fields):
+    pytest.importorskip("llguidance")
+    for path in (CHAT, RESPONSES, COMPLETIONS):
+        name = {CHAT: "messages", RESPONSES: "input", COMPLETIONS: "prompt"}[path]
+        response = client.post(path, json={name: "x" if path == COMPLETIONS else HELLO, **fields})
+        assert response.status_code == 400, response.text
+
+
+@pytest.mark.parametrize("fields", [{"regex": "x"}, {"guided_choice": ["x"]}, {"structured_outputs": {"json": SCHEMA}}])
+def test_a_raw_completion_has_no_form(client, fields):
+    response = client.post(COMPLETIONS, json={"prompt": "x", **fields})
+    assert response.status_code == 400
+    assert "/v1/chat/completions" in response.json()["error"]["message"]

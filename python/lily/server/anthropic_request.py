@@ -31,7 +31,7 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     if not isinstance(given, list) or not given:
         raise fields.wrong("messages", "a list that is not empty", given)
     check_counts(service.model, given, fields.any("tools"))
-    history = read_anthropic_messages(system, given, reader, fields.warnings, system_role=not strict)
+    history = read_anthropic_messages(system, given, reader, fields.warnings, strict=strict)
     begun = history.finish(strict=strict)
     tools = RequestTools(fields.warnings, strict=strict)
     tools.add_all("tools.{}", fields.items("tools") or [])
@@ -46,12 +46,14 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
         "top_p": top_p_of(fields),
         "top_k": fields.integer("top_k", 0),
     }
+    form = _format(service, fields)
+    seen = tools.for_model(history.messages, with_form=form is not None)
     options = {
         "stop": fields.strings("stop_sequences", 16),
-        "tool_choice": tools.choice,
+        "tool_choice": seen.choice,
         "parallel_tool_calls": parallel,
         "max_thinking_tokens": budget,
-        "response_format": _format(service, fields),
+        "response_format": form,
     }
     thread = fields.any("thread")
     if isinstance(thread, dict) and thread.get("type") == "create":
@@ -61,8 +63,8 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     MESSAGES_RULES.apply(fields, strict=strict)
     default = service.model.default_sampling
     return ChatRequest(
-        messages=history.messages,
-        tools=tools.functions,
+        messages=seen.messages,
+        tools=seen.functions,
         sampling=dataclasses.replace(default, **{name: one for name, one in sampling.items() if one is not None}),
         thinking=thinking,
         options=options,

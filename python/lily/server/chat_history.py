@@ -8,10 +8,11 @@ from typing import Any
 
 from lily.server.content_parts import PartReader
 from lily.server.errors import ApiError
+from lily.server.message_roles import known_messages
 from lily.server.request_warnings import Warnings
 from lily.server.tool_definitions import CUSTOM_INPUT
 
-__all__ = ["History", "read_chat_messages", "reasoning_text"]
+__all__ = ["History", "answer_of", "read_chat_messages", "reasoning_text"]
 
 _SYSTEM_ROLES = ("system", "developer")
 _THINKING_PARTS = ("thinking", "reasoning", "redacted_thinking")
@@ -48,11 +49,19 @@ class History:
         self.messages.append(message)
         self.places.append(place)
 
-    def finish(self, *, strict: bool) -> bool:
-        """Bring the ends into a form that can be answered; whether the answer has begun with the last message.
+    def finish(self, *, strict: bool, keep_thinking: bool = False) -> bool:
+        """Bring the conversation into a form that can be answered; whether the answer has begun with the last message.
 
-        Empty answers at the end are dropped. Calls at the end get results that say that there are none. A conversation
-        whose beginning was cut off, so that it begins with an answer or has no question, gets an empty one.
+        Empty answers are dropped: at the end, and before a question. Calls at the end get results that say that there
+        are none. A conversation whose beginning was cut off, so that it begins with an answer or has no question, gets
+        an empty one.
+
+        Parameters
+        ----------
+        strict
+            Refuse system messages within the conversation, and leave the rest as it is.
+        keep_thinking
+            Whether the thinking of earlier answers reaches the prompt, so that one of nothing else is not empty.
         """
         while self.messages and _is_empty_answer(self.messages[-1]):
             self.messages.pop()
@@ -61,13 +70,42 @@ class History:
             self._refuse_later_system()
         if strict or not self.messages:
             return bool(self.messages and self.messages[-1]["role"] == "assistant")
+        self._drop_silent_answers(keep_thinking)
         last = self.messages[-1]
         if last["role"] == "assistant" and last.get("tool_calls"):
             self._warnings.add(f"{self.places[-1]}: the results of its tool calls are missing")
             for call in list(last["tool_calls"]):
                 self.add(self.places[-1], {"role": "tool", "tool_call_id": call.get("id"), "content": _NO_RESULT})
         self._complete_beginning()
+        self._tell_of_later_system()
         return bool(self.messages[-1]["role"] == "assistant")
+
+    def _drop_silent_answers(self, keep_thinking: bool) -> None:
+        """Leave out answers without words that a question follows, such as those that were cut in their thinking.
+
+        The template would drop their thinking, and an empty turn is an example that the model may follow.
+        """
+        questions = [at for at, one in enumerate(self.messages) if one["role"] in ("user", *_SYSTEM_ROLES)]
+        last = questions[-1] if questions else -1
+        kept = []
+        for at, message in enumerate(self.messages):
+            if at < last and _is_empty_answer(message if keep_thinking else {**message, "reasoning_content": ""}):
+                self._warnings.add(f"{self.places[at]}: an answer without words is left out")
+            else:
+                kept.append(at)
+        self.messages = [self.messages[at] for at in kept]
+        self.places = [self.places[at] for at in kept]
+
+    def _tell_of_later_system(self) -> None:
+        begun = False
+        for place, message in zip(self.places, self.messages, strict=True):
+            if begun and message["role"] in _SYSTEM_ROLES:
+                self._warnings.add(
+                    f"{place}: a {message['role']} message after the conversation has begun is given to the model as "
+                    "the user's, as are all later ones"
+                )
+                return
+            begun = begun or message["role"] not in _SYSTEM_ROLES
 
     def _refuse_later_system(self) -> None:
         begun = False
@@ -89,37 +127,28 @@ class History:
 
 
 def _is_empty_answer(message: Mapping[str, Any]) -> bool:
-    return message["role"] == "assistant" and not any(
-        message.get(field) for field in ("content", "reasoning_content", "tool_calls")
-    )
+    if message["role"] != "assistant" or message.get("tool_calls"):
+        return False
+    return not any(str(message.get(field) or "").strip() for field in ("content", "reasoning_content"))
 
 
-def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings) -> History:
-    """The conversation; an ApiError names a message that is none, or what the user asks now and nobody can read."""
+def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings, *, strict: bool) -> History:
+    """The conversation; an ApiError names what the user asks now and nobody can read, and with `strict` more."""
     history = History(warnings)
-    turns = [at for at, one in enumerate(messages) if _role(one) in ("user", "assistant")]
-    newest = turns[-1] if turns else -1
-    for at, message in enumerate(messages):
-        place = f"messages[{at}]"
-        if not isinstance(message, Mapping):
-            raise ApiError(400, f"{place} must be an object", param=place, code="invalid_value")
-        role = _role(message)
+    known = known_messages([f"messages[{at}]" for at in range(len(messages))], messages, warnings, strict=strict)
+    turns = [place for place, one in known if one["role"] in ("user", "assistant")]
+    for place, message in known:
+        role = message["role"]
         if role == "assistant":
-            history.add(place, _answer(place, message, reader, warnings))
-        elif role in ("tool", "function"):
+            history.add(place, answer_of(place, message, reader, warnings))
+        elif role == "tool":
             history.add(place, _result(place, message, reader))
-        elif role in ("system", "developer", "user"):
-            text = reader.text(f"{place}.content", message.get("content"), asked=role == "user" and at == newest)
-            history.add(place, {"role": role, "content": text})
         else:
-            shown = repr(role)[:80]
-            known = "system, developer, user, assistant and tool"
-            raise ApiError(400, f"{place} has the role {shown}; roles are {known}", param=place, code="invalid_value")
+            asked = role == "user" and place == turns[-1]
+            history.add(
+                place, {"role": role, "content": reader.text(f"{place}.content", message.get("content"), asked=asked)}
+            )
     return history
-
-
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, Mapping) else None
 
 
 def _result(place: str, message: Mapping[str, Any], reader: PartReader) -> dict[str, Any]:
@@ -131,8 +160,10 @@ def _result(place: str, message: Mapping[str, Any], reader: PartReader) -> dict[
     }
 
 
-def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
+def answer_of(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
+    """An answer in the form of chat completions, as the library takes it."""
     content = message.get("content")
+    content = [content] if isinstance(content, Mapping) else content
     parts = content if isinstance(content, list) else [content]
     inner = [part for part in parts if isinstance(part, Mapping) and part.get("type") in _THINKING_PARTS]
     texts = [part for part in parts if not any(part is one for one in inner)] if isinstance(content, list) else content

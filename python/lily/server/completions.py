@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from lily.chat import ContentDelta, Done, TokenLogprob
 from lily.chat.events import Event
-from lily.errors import ContextOverflowError
+from lily.server.answer_forms import form_of
 from lily.server.chat_completions import stream_options
 from lily.server.context_errors import too_long
 from lily.server.delivery import collect_answers, sse, start_stream
@@ -20,7 +20,7 @@ from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
-from lily.server.openai_fields import form_of, sampling_of, stops_of, timings_body, token_limit, usage_body
+from lily.server.openai_fields import sampling_of, stops_of, timings_body, token_limit, usage_body
 from lily.server.request_rules import COMPLETION_RULES
 from lily.server.request_warnings import Warnings
 from lily.server.service import Service
@@ -103,10 +103,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def _ids(service: Service, prompt: str | list[int], steps: Steps) -> list[int]:
-    try:
-        ids = encoded(service.model, prompt, steps) if isinstance(prompt, str) else prompt
-    except ContextOverflowError as error:
-        raise too_long(str(error), "prompt") from error
+    ids = encoded(service.model, prompt, steps) if isinstance(prompt, str) else prompt
     if not ids:
         raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")
     vocabulary = service.model.sampled_vocab_size
@@ -115,7 +112,7 @@ def _ids(service: Service, prompt: str | list[int], steps: Steps) -> list[int]:
         raise ApiError(400, f"prompt holds {wrong}, which is no token id", param="prompt", code="invalid_value")
     most = service.model.max_context
     if len(ids) >= most:
-        raise too_long(f"the prompt has {len(ids)} tokens and the maximum context is {most}", "prompt")
+        raise too_long(len(ids), most, "prompt")
     return ids
 
 

@@ -136,11 +136,13 @@ class Fields:
             if self._body.get(name):
                 raise ApiError(400, f"{self._where}{name}: {reason}", param=name, code="unsupported_parameter")
 
+    def rest(self) -> list[str]:
+        """Names of what was neither taken nor ignored so far."""
+        return [name for name in self._body if name not in self._known]
+
     def finish(self, *, strict: bool) -> None:
         """What was neither taken nor ignored gets a warning; with `strict`, the first one an ApiError."""
-        for name in self._body:
-            if name in self._known:
-                continue
+        for name in self.rest():
             if strict:
                 raise ApiError(
                     400, f"Unknown parameter: '{self._where}{name}'.", param=name[:200], code="unknown_parameter"

@@ -14,11 +14,12 @@ from lily.chat.stop_strings import StopStrings
 from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentError, TemplateError
 from lily.sampling import Sampling
+from lily.server.context_errors import as_too_long, is_exact, most_tokens, too_long
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
-from lily.server.work_limits import characters_of, check_tools, take_memory
+from lily.server.work_limits import characters_of, check_tools, may_be_too_long, take_memory
 
 if TYPE_CHECKING:
     from lily.generation import GeneratedToken, Generation
@@ -39,6 +40,7 @@ __all__ = [
 
 _MOST_CHARACTERS = 1 << 22  # of a prompt, unless the context is so large that more could fit
 _LEAST_COUNTED = 1 << 17  # tokens that are counted at least, however small the context is
+_COUNTED_CONTEXTS = 2  # a prompt of more than so many contexts is refused before all of it is counted
 _CHARACTERS = 16  # of a token: a text of longer ones, on the whole, is nothing but repetitions
 
 
@@ -87,15 +89,18 @@ def errors_at(places: Sequence[str] | None, format_field: str = "response_format
         raise as_api_error(error, places, format_field=format_field) from error
 
 
-def prompt_length(model: Model, request: ChatRequest, steps: Steps) -> int:
-    """Tokens of the prompt that a conversation makes, up to some more than fit. Errors as for `refuse_oversized`."""
-    most = max(2 * model.max_context, _LEAST_COUNTED)
-    refuse_oversized(model, request, steps, most)
-    with errors_at(request.places, request.format_field), _chat(model, request, call_deltas=False) as chat:
-        try:
+def prompt_length(model: Model, request: ChatRequest, steps: Steps, most: int | None = None) -> int:
+    """Tokens of the prompt that a conversation makes, up to some more than fit.
+
+    Errors as for `refuse_oversized`; a prompt of more than `most` tokens is an ApiError that has a higher number.
+    """
+    most = max(2 * model.max_context, _LEAST_COUNTED) if most is None else most
+    try:
+        refuse_oversized(model, request, steps, most)
+        with errors_at(request.places, request.format_field), _chat(model, request, call_deltas=False) as chat:
             return chat.prompt_length(most)
-        except ContextOverflowError:
-            raise _overflow(model, characters_of(request.messages)) from None
+    except ContextOverflowError:
+        raise too_long(most_tokens(request.messages, request.tools), model.max_context) from None
 
 
 def refuse_oversized(model: Model, request: ChatRequest, steps: Steps, most: int | None = None) -> None:
@@ -122,14 +127,21 @@ def encoded(model: Model, text: str, steps: Steps) -> list[int]:
 
     Raises
     ------
-    ContextOverflowError
-        The text is longer than the context, as its beginning tells.
     ApiError
-        There is no memory to encode it.
+        The text is longer than the context, or there is no memory to encode it.
     """
-    _check_characters(model, len(text))
-    take_memory(model, [text], steps)
-    model.chat_support.encoder.check_length(text, model.max_context)
+    most = _COUNTED_CONTEXTS * model.max_context
+    count = len(text.encode("utf-8", "replace"))  # tokens at most
+    try:
+        _check_characters(model, len(text))
+        take_memory(model, [text], steps, most)
+        if may_be_too_long(model, [text]):
+            counted = model.tokenizer.count(text, most)
+            count = counted if counted <= most else count
+    except ContextOverflowError:
+        raise too_long(count, model.max_context, "prompt") from None
+    if may_be_too_long(model, [text]) and count > model.max_context:
+        raise too_long(count, model.max_context, "prompt")
     return model.tokenizer.encode(text, check=steps.check)
 
 
@@ -146,18 +158,40 @@ def _overflow(model: Model, characters: int) -> ContextOverflowError:
 
 
 def chat_work(model: Model, request: ChatRequest, steps: Steps, *, call_deltas: bool = False) -> Work:
-    """The work that answers a conversation; its items are (choice, event). Errors as for `refuse_oversized`."""
+    """The work that answers a conversation; its items are (choice, event). Errors as for `prompt_length`."""
+    counted = _COUNTED_CONTEXTS * model.max_context
+    if may_be_too_long(model, [*request.messages, *(request.tools or ())]):
+        count = prompt_length(model, request, steps, counted)
+        if count > model.max_context:
+            raise too_long(count, model.max_context)
     refuse_oversized(model, request, steps)
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
-        with errors_at(request.places, request.format_field):
+        with errors_at(request.places, request.format_field), _exact_overflow(model, request, counted):
             chat = _chat(model, request, call_deltas=call_deltas)
             ticket.on_cancel(chat.cancel)
             events = chat.alternatives(count=request.choices, progress=ticket.report)
+            tools = request.tools_of_client
             with chat, contextlib.closing(events):  # type: ignore[type-var]
-                yield from events
+                yield from events if tools is None else tools.events_for_client(events)
 
     return work
+
+
+@contextlib.contextmanager
+def _exact_overflow(model: Model, request: ChatRequest, most: int) -> Iterator[None]:
+    """Let the error for a prompt whose texts are short, but not what the template makes of them, have its tokens."""
+    try:
+        yield
+    except ContextOverflowError as error:
+        told = as_too_long(str(error))
+        if not is_exact(str(error)):
+            try:
+                with _chat(model, request, call_deltas=False) as chat:
+                    told = too_long(chat.prompt_length(most), model.max_context)
+            except ContextOverflowError:
+                told = too_long(most_tokens(request.messages, request.tools), model.max_context)
+        raise told from None
 
 
 def _chat(model: Model, request: ChatRequest, *, call_deltas: bool) -> Chat:
