@@ -17,6 +17,7 @@ from lily.sampling import Sampling
 from lily.server.context_errors import as_too_long, is_exact, most_tokens, too_long
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
+from lily.server.prompt_scores import described, prompt_logprobs
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
 from lily.server.work_limits import characters_of, check_tools, may_be_too_long, take_memory
@@ -70,7 +71,11 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class RawRequest:
-    """A prompt to continue as it is, `choices` times."""
+    """A prompt to continue as it is, `choices` times.
+
+    With `scores_prompt` the first event of each choice has the log-probabilities of the prompt's tokens and no text,
+    and the last one with log-probabilities that of the stop token, if one ended the text.
+    """
 
     ids: Sequence[int]
     sampling: Sampling
@@ -78,6 +83,7 @@ class RawRequest:
     stop: Sequence[str] = ()
     logprobs: int | None = None
     choices: int = 1
+    scores_prompt: bool = False
 
 
 @contextlib.contextmanager
@@ -225,6 +231,14 @@ def raw_work(model: Model, requests: Sequence[RawRequest]) -> Work:
 def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tuple[int, Event]]:
     """The continuations of one prompt, side by side."""
     began = time.perf_counter()
+    if request.scores_prompt:
+        scores = tuple(_prompt_logprobs(model, request, ticket))
+        yield from ((at, ContentDelta("", scores)) for at in range(request.choices))
+    if request.max_tokens == 0:  # the prompt is all
+        timings = Timings(time.perf_counter() - began, 0.0)
+        for at in range(request.choices):
+            yield at, Done("cancelled" if ticket.cancelled else "length", Usage(len(request.ids)), timings)
+        return
     with contextlib.ExitStack() as sessions:
         first = sessions.enter_context(model.cached_session(request.ids, progress=ticket.report))
         ticket.on_cancel(first.cancel)
@@ -243,6 +257,21 @@ def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tup
                     yield at, event
 
 
+def _prompt_logprobs(model: Model, request: RawRequest, ticket: Ticket) -> list[TokenLogprob]:
+    def progress(done: int, total: int) -> None:
+        if ticket.cancelled:
+            raise CancelledError("the request was cancelled")
+        ticket.report(done, total)
+
+    return prompt_logprobs(
+        model,
+        request.ids,
+        request.logprobs or 0,
+        on_session=lambda session: ticket.on_cancel(session.cancel),
+        progress=progress,
+    )
+
+
 def _continuation(session: Session, request: RawRequest, at: int, prefill: float, ticket: Ticket) -> Iterator[Event]:
     model, total = session.model, len(request.ids)
     seed = request.sampling.seed
@@ -251,6 +280,9 @@ def _continuation(session: Session, request: RawRequest, at: int, prefill: float
     stop = StopStrings(request.stop)
     began = time.perf_counter()
     yield from _texts(model.tokenizer, generation, stop, ticket)
+    stopped = generation.stop_token
+    if request.scores_prompt and stopped is not None:
+        yield ContentDelta("", (_described(model.tokenizer, stopped),))
     finish: FinishReason = "stop" if stop.matched or generation.finish_reason == "stop" else "length"
     model.cache.insert(session)
     yield Done(
@@ -288,8 +320,4 @@ def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, tick
 
 
 def _described(tokenizer: Tokenizer, token: GeneratedToken) -> TokenLogprob:
-    def one(token_id: int, value: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-        data = tokenizer.token_bytes(token_id)
-        return TokenLogprob(data.decode("utf-8", "replace"), token_id, data, value, top)
-
-    return one(token.id, token.logprob or 0.0, tuple(one(*pair) for pair in token.top_logprobs))
+    return described(tokenizer, token.id, token.logprob or 0.0, token.top_logprobs)

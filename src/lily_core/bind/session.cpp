@@ -111,18 +111,19 @@ void bind_session(nb::module_& module) {
       .def("cancel", &Session::cancel)
       .def(
           "score",
-          [](Session& self, const TokenIds& ids, const nb::object& progress) {
+          [](Session& self, const TokenIds& ids, const nb::object& progress, const std::optional<TokenIds>& targets) {
             const ProgressCallback callback = make_callback(progress);
+            const auto wanted = targets ? as_span(*targets) : std::span<const std::int32_t>();
             Scores scores;
             {
               const nb::gil_scoped_release release;
-              scores = self.score(as_span(ids), callback);
+              scores = self.score(as_span(ids), wanted, callback);
             }
             return std::pair(
                 as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
                 as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax))));
           },
-          "ids"_a, "progress"_a.none())
+          "ids"_a, "progress"_a.none(), "targets"_a.none() = nb::none())
       .def("reset", &Session::reset)
       .def("close", &Session::close)
       .def("begin_close", &Session::begin_close)
