@@ -330,3 +330,79 @@ def test_a_raw_completion_has_no_form(client, fields):
     response = client.post(COMPLETIONS, json={"prompt": "x", **fields})
     assert response.status_code == 400
     assert "/v1/chat/completions" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({"temperature": "0.5"}, "temperature", 0.5),
+        ({"temperature": "1"}, "temperature", 1.0),
+        ({"top_k": "7"}, "top_k", 7),
+        ({"seed": "-1"}, "seed", (1 << 64) - 1),
+        ({"presence_penalty": "-1e0"}, "presence_penalty", -1.0),
+        ({"logit_bias": [], "metadata": []}, "logit_bias", None),
+        ({"stream": "false", "top_k": -1}, "top_k", 0),
+    ],
+)
+def test_values_as_some_clients_write_them(options_of, fields, name, value):
+    for path in (CHAT, RESPONSES):
+        options, warnings = options_of(path, **fields)
+        assert (getattr(options["sampling"], name) or None) == (value or None)
+        assert not warnings
+
+
+@pytest.mark.parametrize("value", ["warm", "", "1" * 30, "0x1", "nan", "1_0", "\u0661", [1], {"a": 1}])
+def test_what_is_no_number_is_refused(client, value):
+    for name in ("temperature", "top_k", "max_tokens"):
+        assert client.post(CHAT, json={"messages": HELLO, name: value}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("thinking", "thinks"),
+    [
+        ("enabled", True),
+        ("disabled", False),
+        ({}, False),
+        ({"budget_tokens": 9}, True),
+        ({"type": "auto"}, True),
+        ({"type": "disabled"}, False),
+    ],
+)
+def test_thinking_of_messages(options_of, thinking, thinks):
+    options, _ = options_of(MESSAGES, thinking=thinking)
+    assert options["thinking"] is thinks
+
+
+def test_template_options_that_turn_the_thinking_off(options_of):
+    for given in ({"thinking": False}, {"enable_thinking": "false"}, {"enable_thinking": False, "thinking": True}):
+        assert options_of(chat_template_kwargs=given)[0]["thinking"] is False
+
+
+@pytest.mark.parametrize("fields", [{"guided_json": SCHEMA}, {"response_format": {"type": "json", "value": SCHEMA}}])
+def test_messages_take_the_forms_of_peers(client, fields):
+    pytest.importorskip("llguidance")
+    answer = client.post(MESSAGES, json={"messages": HELLO, "max_tokens": 90, "temperature": 0, **fields})
+    assert set(json.loads(answer.json()["content"][0]["text"])) == {"a"}
+    stopped = client.post(MESSAGES, json={"messages": HELLO, "max_tokens": 90, "stop": ["a", None], "temperature": 0})
+    assert "x-lily-warnings" not in stopped.headers
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_a_form_by_its_name_alone(client, options_of, path):
+    pytest.importorskip("llguidance")
+    fields = {"text": {"format": "json_object"}} if path == RESPONSES else {"response_format": "json_object"}
+    assert options_of(path, **fields)[0]["response_format"] == {"type": "json_object"}
+
+
+def test_a_tool_by_its_name_alone(options_of):
+    pytest.importorskip("llguidance")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    choice = options_of(tools=tools, tool_choice="f")[0]["tool_choice"]
+    assert choice == {"type": "function", "function": {"name": "f"}}
+    assert options_of(tools=tools, tool_choice="")[0]["tool_choice"] is None
+
+
+def test_logprobs_of_completions_as_a_flag(client):
+    for given, count in ((True, 1), (False, None)):
+        [choice] = client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 1, "logprobs": given}).json()["choices"]
+        assert (choice["logprobs"] and len(choice["logprobs"]["top_logprobs"][0])) == count

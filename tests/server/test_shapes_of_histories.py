@@ -66,6 +66,33 @@ def test_no_shape_of_a_message_is_refused(client, prompt_of, path, turn, text):
     answered(client, path, body)
 
 
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("message", ["What now?", ASK, {"content": "What now?"}])
+def test_one_message_in_place_of_the_list(client, strict_client, prompt_of, path, message):
+    assert prompt_of(path, {"messages": message}) == prompt_of(path, {"messages": [ASK]})
+    answered(client, path, {"messages": message})
+    assert strict_client.post(path, json={"max_tokens": 1, "messages": message}).status_code == 400
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_calls_in_the_form_of_messages(client, prompt_of, path):
+    use = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 7}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "four", "is_error": True}
+    thought = {"type": "thinking", "thinking": "I wondered.", "signature": "x"}
+    turns = [{"role": "assistant", "content": [thought, use]}, {"role": "user", "content": [result]}]
+    body = conversation(path, ASK, *turns)
+    prompt = prompt_of(path, body)
+    assert "<think>\nI wondered.\n</think>\n\n<tool_call>\n<function=f>\n<parameter=a>\n7\n" in prompt
+    assert "<tool_response>\nError: four\n</tool_response>" in prompt
+    answered(client, path, body)
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_one_call_in_place_of_the_list(prompt_of, path):
+    body = conversation(path, ASK, {**CALL, "tool_calls": CALL["tool_calls"][0]}, {"role": "tool", "content": "four"})
+    assert "<function=f>\n<parameter=a>\n7\n" in prompt_of(path, body)
+
+
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 def test_calls_in_the_form_of_chat_completions(client, prompt_of, path):
     result = {"role": "tool", "tool_call_id": "1", "content": "four"}

@@ -12,7 +12,7 @@ from lily.extras import require_extra
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
 
-__all__ = ["form_of", "known_form"]
+__all__ = ["form_field", "form_of", "known_form"]
 
 _MOST_CHOICES = 1024
 _LONGEST_RULES = 10_000  # characters of a grammar that is converted, which takes time for their square
@@ -25,7 +25,9 @@ def form_of(fields: Fields) -> dict[str, Any] | None:
     The first one counts, in the order of this list; others that are given get a warning.
     """
     inner = fields.inner("structured_outputs")
-    given: dict[str, dict[str, Any] | None] = {"response_format": known_form(fields, fields.mapping("response_format"))}
+    given: dict[str, dict[str, Any] | None] = {
+        "response_format": known_form(fields, form_field(fields, "response_format"))
+    }
     for holder, name, reader in (
         (fields, "guided_json", _schema),
         (fields, "json_schema", _schema),
@@ -51,6 +53,12 @@ def form_of(fields: Fields) -> dict[str, Any] | None:
     for name in names[1:]:
         fields.warnings.add(f"{name} is ignored: {names[0]} says what form the answer has")
     return given[names[0]] if names else None
+
+
+def form_field(fields: Fields, name: str) -> dict[str, Any] | None:
+    """A field that holds a form, or the name of its type alone."""
+    value = fields.any(name)
+    return {"type": value} if isinstance(value, str) and value else fields.mapping(name) or None
 
 
 def known_form(fields: Fields, form: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lily.server.chat_history import History, answer_of, reasoning_text
+from lily.server.chat_history import History, answer_of, call_of_block, is_result, reasoning_text, result_of_block
 from lily.server.content_parts import PartReader, in_lines, is_part
 from lily.server.errors import ApiError
 from lily.server.message_roles import known_messages
@@ -90,18 +90,14 @@ def _blocks(content: Any) -> list[Any]:
     return [] if content is None else [content]
 
 
-def _is_result(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") == "tool_result"
-
-
 def _add_user(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
     texts: list[str] = []
     results = 0
     for at, block in enumerate(blocks):
         where = f"{place}.content.{at}"
-        if _is_result(block):
+        if is_result(block):
             results += 1
-            history.add(place, _result(where, block, reader))
+            history.add(place, result_of_block(where, block, reader, in_lines))
         else:
             texts.append(reader.part(where, block, asked=asked))
     if texts or not results:
@@ -111,19 +107,11 @@ def _add_user(history: History, place: str, blocks: list[Any], reader: PartReade
 def _add_results(history: History, place: str, message: Mapping[str, Any], reader: PartReader) -> None:
     """The results in a message of the role tool, as chat completions have it."""
     blocks = _blocks(message.get("content"))
-    if any(map(_is_result, blocks)):
+    if any(map(is_result, blocks)):
         _add_user(history, place, blocks, reader, asked=False)
     else:
         given = next(filter(None, (message.get(name) for name in ("tool_use_id", "tool_call_id", "name"))), None)
-        history.add(place, _result(place, {**message, "tool_use_id": given}, reader))
-
-
-def _result(where: str, block: Mapping[str, Any], reader: PartReader) -> dict[str, Any]:
-    text = reader.text(f"{where}.content", block.get("content"), join=in_lines)
-    if block.get("is_error") is True and not text.lower().startswith("error"):
-        text = f"Error: {text}"  # the template has no other place to say so
-    given = block.get("tool_use_id")
-    return {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text}
+        history.add(place, result_of_block(place, {**message, "tool_use_id": given}, reader, in_lines))
 
 
 def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
@@ -135,13 +123,11 @@ def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings
     for at, block in enumerate(blocks):
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_use":
-            given, name, arguments = block.get("id"), block.get("name"), block.get("input")
-            if not isinstance(name, str) or not name:
+            call = call_of_block(block)
+            if call is None:
                 warnings.add(f"{place}: a tool call without a name is left out")
-                continue
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-            function = {"name": name, "arguments": text}
-            calls.append({"id": None if given is None else str(given), "type": "function", "function": function})
+            else:
+                calls.append(call)
         elif kind == "thinking":
             thoughts.append(reasoning_text(block))
         else:

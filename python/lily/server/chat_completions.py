@@ -20,6 +20,7 @@ from lily.server.engine import PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
+from lily.server.message_roles import message_list
 from lily.server.openai_fields import (
     logprob_entry,
     sampling_of,
@@ -69,9 +70,9 @@ def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, Chat
 def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     """The conversation and how to answer it."""
     strict = service.options.strict
-    messages = fields.required("messages")
-    if not isinstance(messages, list) or not messages:
-        raise fields.wrong("messages", "a list that is not empty", messages)
+    messages = message_list(fields.required("messages"), strict=strict)
+    if messages is None:
+        raise fields.wrong("messages", "a list that is not empty", fields.any("messages"))
     check_counts(service.model, messages, fields.any("tools") or fields.any("functions"))
     reader = PartReader(fields.warnings, strict=strict, check=steps.check)
     history = read_chat_messages(messages, reader, fields.warnings, strict=strict)
@@ -160,7 +161,7 @@ def _tools(fields: Fields, strict: bool) -> RequestTools:
 def _logprobs(fields: Fields) -> int | None:
     wanted = fields.flag("logprobs", False)
     top = fields.integer("top_logprobs", 0, 20)
-    if top is not None and not wanted:
+    if top and not wanted:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
     return (top or 0) if wanted else None
 

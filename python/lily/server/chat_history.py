@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lily.server.content_parts import PartReader
@@ -12,7 +12,15 @@ from lily.server.message_roles import known_messages
 from lily.server.request_warnings import Warnings
 from lily.server.tool_definitions import CUSTOM_INPUT
 
-__all__ = ["History", "answer_of", "read_chat_messages", "reasoning_text"]
+__all__ = [
+    "History",
+    "answer_of",
+    "call_of_block",
+    "is_result",
+    "read_chat_messages",
+    "reasoning_text",
+    "result_of_block",
+]
 
 _SYSTEM_ROLES = ("system", "developer")
 _THINKING_PARTS = ("thinking", "reasoning", "redacted_thinking")
@@ -143,12 +151,61 @@ def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Wa
             history.add(place, answer_of(place, message, reader, warnings))
         elif role == "tool":
             history.add(place, _result(place, message, reader))
+        elif role == "user" and any(map(is_result, content_blocks(message))):
+            _add_blocks(history, place, content_blocks(message), reader, asked=place == turns[-1])
         else:
             asked = role == "user" and place == turns[-1]
             history.add(
                 place, {"role": role, "content": reader.text(f"{place}.content", message.get("content"), asked=asked)}
             )
     return history
+
+
+def _add_blocks(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
+    """Results of tools, and behind them what the user says beside."""
+    texts = []
+    for at, block in enumerate(blocks):
+        where = f"{place}.content[{at}]"
+        if is_result(block):
+            history.add(place, result_of_block(where, block, reader))
+        else:
+            texts.append(reader.part(where, block, asked=asked))
+    if texts:
+        history.add(place, {"role": "user", "content": "".join(texts)})
+
+
+def content_blocks(message: Mapping[str, Any]) -> list[Any]:
+    """The blocks of a message's content, which may be one block as well."""
+    content = message.get("content")
+    return content if isinstance(content, list) else [content]
+
+
+def is_result(block: Any) -> bool:
+    """Whether a block is the result of a tool, as Anthropic's API has them."""
+    return isinstance(block, Mapping) and block.get("type") == "tool_result"
+
+
+def result_of_block(
+    where: str, block: Mapping[str, Any], reader: PartReader, join: Callable[[Iterable[str]], str] = "".join
+) -> dict[str, Any]:
+    """The message that such a block stands for; `join` as for `PartReader.text`."""
+    text = reader.text(f"{where}.content", block.get("content"), join=join)
+    if block.get("is_error") is True and not text.lower().startswith("error"):
+        text = f"Error: {text}"  # the template has no other place to say so
+    given = block.get("tool_use_id")
+    return {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text}
+
+
+def call_of_block(block: Any) -> dict[str, Any] | None:
+    """The call in a `tool_use` block; None for other blocks, and for calls without a name."""
+    if not isinstance(block, Mapping) or block.get("type") != "tool_use":
+        return None
+    given, name, arguments = block.get("id"), block.get("name"), block.get("input")
+    if not isinstance(name, str) or not name:
+        return None
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    function = {"name": name, "arguments": text}
+    return {"id": None if given is None else str(given), "type": "function", "function": function}
 
 
 def _result(place: str, message: Mapping[str, Any], reader: PartReader) -> dict[str, Any]:
@@ -165,22 +222,28 @@ def answer_of(place: str, message: Mapping[str, Any], reader: PartReader, warnin
     content = message.get("content")
     content = [content] if isinstance(content, Mapping) else content
     parts = content if isinstance(content, list) else [content]
-    inner = [part for part in parts if isinstance(part, Mapping) and part.get("type") in _THINKING_PARTS]
-    texts = [part for part in parts if not any(part is one for one in inner)] if isinstance(content, list) else content
+    inner: list[Mapping[str, Any]] = [part for part in parts if part is not None and _is_inner(part)]
+    texts = [part for part in parts if not _is_inner(part)] if isinstance(content, list) else content
     text = reader.text(f"{place}.content", texts)
     answer: dict[str, Any] = {"role": "assistant", "content": text or _string(message.get("refusal"))}
     reasoning = next(filter(None, (reasoning_text(message.get(field)) for field in _REASONING_FIELDS)), "")
-    reasoning = reasoning or "".join(map(reasoning_text, inner))
+    reasoning = reasoning or "".join(reasoning_text(part) for part in inner if part["type"] != "tool_use")
     if reasoning:
         answer["reasoning_content"] = reasoning
-    calls = _calls(place, message, warnings)
+    calls = _calls(place, message, warnings) or [call for call in map(call_of_block, inner) if call is not None]
     if calls:
         answer["tool_calls"] = calls
     return answer
 
 
+def _is_inner(part: Any) -> bool:
+    """Whether a part is thinking or a call, which are no content."""
+    return isinstance(part, Mapping) and part.get("type") in (*_THINKING_PARTS, "tool_use")
+
+
 def _calls(place: str, message: Mapping[str, Any], warnings: Warnings) -> list[dict[str, Any]]:
     given = message.get("tool_calls")
+    given = [given] if isinstance(given, Mapping) else given
     calls = [_call(call) for call in given] if isinstance(given, list) else []
     legacy = message.get("function_call")
     if not calls and isinstance(legacy, Mapping):

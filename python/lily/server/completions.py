@@ -93,7 +93,8 @@ def _requests(service: Service, fields: Fields, steps: Steps, *, echo: bool) -> 
         raise unsupported("response_format", "a form of the answer needs /v1/chat/completions")
     sampling = sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size)
     stop = stops_of(service, fields)
-    logprobs = fields.integer("logprobs", 0, 20)
+    given = fields.any("logprobs")
+    logprobs = (1 if given else None) if isinstance(given, bool) else fields.integer("logprobs", 0, 20)
     COMPLETION_RULES.apply(fields, strict=service.options.strict)
     scores = echo and logprobs is not None
     if scores:

@@ -8,7 +8,7 @@ from typing import Any
 from lily.server.errors import ApiError
 from lily.server.request_warnings import Warnings
 
-__all__ = ["known_messages"]
+__all__ = ["known_messages", "message_list"]
 
 _NAMES = {
     "system": "system platform root instructions",
@@ -18,6 +18,13 @@ _NAMES = {
     "tool": "tool function ipython observation environment tool_response tool_result tool_results function_response",
 }
 _BY_NAME = {name: role for role, names in _NAMES.items() for name in names.split()}
+
+
+def message_list(given: Any, *, strict: bool) -> list[Any] | None:
+    """The messages of a request, of which one may stand alone, as may the user's text; None for all else."""
+    if isinstance(given, (str, Mapping)) and given and not strict:
+        return [given]
+    return given if isinstance(given, list) and given else None
 
 
 def known_messages(

@@ -109,7 +109,11 @@ def thinking_of(service: Service, fields: Fields, template_options: dict[str, An
         if isinstance(value, dict):
             budget = budget if budget is not None else _budget(Fields(value, f"{name}."))
     chosen = service.options.thinking if chosen is None else chosen
+    if isinstance(template_options.get("thinking"), bool):  # as templates of other models call it
+        chosen = template_options["thinking"]
     chosen = template_options.pop("enable_thinking", chosen)
+    if isinstance(chosen, str) and chosen.lower() in ("true", "false"):
+        chosen = chosen.lower() == "true"
     if not isinstance(chosen, bool):
         raise fields.wrong("chat_template_kwargs", "an object whose enable_thinking is true or false", chosen)
     return chosen, budget

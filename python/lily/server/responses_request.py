@@ -7,7 +7,7 @@ from typing import Any
 
 from lily.chat.grammars import check_response_format
 from lily.errors import InvalidArgumentError
-from lily.server.answer_forms import form_of, known_form
+from lily.server.answer_forms import form_field, form_of, known_form
 from lily.server.content_parts import PartReader
 from lily.server.errors import as_api_error, unsupported
 from lily.server.fields import Fields
@@ -142,7 +142,7 @@ def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     text = fields.inner("text")
     if text.any("verbosity") not in (None, "medium"):
         fields.warnings.add("text.verbosity is ignored: say in the prompt how long the answer is to be")
-    given = text.mapping("format")
+    given = form_field(text, "format")
     service.finish_fields(text)
     given = form_of(fields) if given is None else known_form(fields, given)
     try:

@@ -158,8 +158,10 @@ class RequestTools:
 
     def choose(self, choice: Any, place: str = "tool_choice") -> None:
         """Take the tool choice of any API."""
-        if choice is None or isinstance(choice, str):
-            self.choice = choice
+        if isinstance(choice, str) and choice in self._origins:
+            self.choice = {"type": "function", "function": {"name": choice}}
+        elif choice is None or isinstance(choice, str):
+            self.choice = choice or None
         elif not isinstance(choice, Mapping):
             raise _invalid(place, "must be a string or an object")
         else:
@@ -202,7 +204,7 @@ class RequestTools:
             name = (inner if isinstance(inner, Mapping) else body).get("name")
             if isinstance(name, str):
                 names.add(self.given_name(name, body.get("namespace")))
-        unknown = names - set(self._origins)
+        unknown = names - set(self._origins) - {one for one in self._left_out if isinstance(one, str)}
         if unknown:
             raise _invalid(place, f"allows {min(unknown)[:80]!r}, which is none of the tools")
         self.functions = [one for one in self.functions if one["function"]["name"] in names]
