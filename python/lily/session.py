@@ -168,7 +168,14 @@ class Session:
             mask=mask,
         )
 
-    def score(self, ids: Tokens, *, progress: Progress | None = None, return_argmax: bool = False) -> Scores:
+    def score(
+        self,
+        ids: Tokens,
+        *,
+        progress: Progress | None = None,
+        return_argmax: bool = False,
+        targets: Tokens | None = None,
+    ) -> Scores:
         """Log-probabilities of a text, teacher-forced from an empty sequence; the session stays as it is.
 
         Parameters
@@ -179,16 +186,21 @@ class Session:
             As in `prefill`.
         return_argmax : bool
             Return the most probable token of each position as well.
+        targets : sequence of int, optional
+            Other tokens whose log-probabilities are wanted, one for each of ``ids[1:]``.
 
         Returns
         -------
         numpy.ndarray or (numpy.ndarray, numpy.ndarray)
-            Natural logarithms of the probabilities of ``ids[1:]``, float32 [len(ids) - 1]; with `return_argmax` also
-            the most probable ids, int32 [len(ids) - 1]. The perplexity is ``exp(-mean)``.
+            Natural logarithms of the probabilities of ``ids[1:]``, or of `targets`, float32 [len(ids) - 1]; with
+            `return_argmax` also the most probable ids, int32 [len(ids) - 1]. The perplexity is ``exp(-mean)``.
         """
         with_argmax = as_flag("return_argmax", return_argmax)
         given = as_token_ids(ids, self._model.max_context)
-        log_probabilities, argmax = self.core.score(given, checked_progress(progress))
+        wanted = None if targets is None else as_token_ids(targets, self._model.max_context)
+        if wanted is not None and len(wanted) == 0:
+            raise InvalidArgumentError("targets must not be empty")
+        log_probabilities, argmax = self.core.score(given, checked_progress(progress), wanted)
         return (log_probabilities, argmax) if with_argmax else log_probabilities
 
     # -- branching, going back, saving -----------------------------------------------------------------------------

@@ -150,6 +150,7 @@ DOORS: dict[str, Callable[[World, Any], object]] = {
     "Session.score.ids": lambda w, v: w.session().score(v),
     "Session.score.progress": lambda w, v: w.session().score([1, 2], progress=v),
     "Session.score.return_argmax": lambda w, v: w.session().score([1, 2], return_argmax=v),
+    "Session.score.targets": lambda w, v: w.session().score([1, 2], targets=v),
     "Session.fork.seed": lambda w, v: w.session().fork(v),
     "Session.restore.snapshot": lambda w, v: w.session().restore(v),
     "Session.save.path": lambda w, v: None if looks_like_a_path(v) or is_empty_text(v) else w.session().save(v),

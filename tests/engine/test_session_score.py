@@ -11,6 +11,7 @@ from engine_helpers import THREADS, random_ids
 from numpy.typing import NDArray
 
 import lily
+from lily.errors import InvalidArgumentError
 
 TOLERANCE = 2e-6  # of a float32 result: half a unit in the last place at 16 is 1e-6
 
@@ -51,6 +52,20 @@ def test_chunks_and_threads(model: lily.Model, checkpoint: Path, chunk: int, thr
     with lily.Model.load(checkpoint, prefill_chunk=chunk, threads=threads) as other, other.session() as session:
         found = session.score(ids, return_argmax=True)
     assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_other_targets(session: lily.Session) -> None:
+    ids = random_ids(70, 3)
+    scores, argmax = session.score(ids, return_argmax=True)
+    assert np.array_equal(session.score(ids, targets=ids[1:]), scores)
+    best = session.score(ids, targets=argmax)
+    assert (best >= scores).all()
+    assert np.array_equal(best == scores, argmax == ids[1:])
+    for targets in (ids, ids[2:], []):
+        with pytest.raises(InvalidArgumentError):
+            session.score(ids, targets=targets)
+    with pytest.raises(InvalidArgumentError, match="outside the vocabulary"):
+        session.score(ids, targets=[*ids[2:], 10**6])
 
 
 def test_the_session_stays_as_it_is(session: lily.Session) -> None:

@@ -54,7 +54,6 @@ def test_errors_have_anthropic_s_shape(client):
         ({"compaction": {"type": "summarize"}}, "compaction"),
         ({"thread": {"type": "continue", "previous_message_id": "x"}}, "thread"),
         ({"thinking": {"type": "some"}}, "thinking"),
-        ({"thinking": {"budget_tokens": 9}}, "thinking"),
         ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": "x"}}, "disable_parallel_tool_use"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages.0.content.0"),
     ):

@@ -198,7 +198,7 @@ def test_blocks_in_results_and_of_the_user(prompt_of, block, text):
     ]
     prompt = prompt_of(MESSAGES, {"messages": messages})
     assert prompt.count(text) == 2
-    assert f"{text}[image: not readable here]" in prompt
+    assert f"{text}\n[image: not readable here]" in prompt
 
 
 @pytest.mark.parametrize(

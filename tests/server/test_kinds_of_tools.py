@@ -200,3 +200,10 @@ def test_tools_that_a_message_adds(client, prompt_of):
     response = client.post(MESSAGES, json={"model": "lily-tiny", "max_tokens": 1, **forced})
     assert response.status_code == 200
     assert "tool_choice is ignored" in response.headers["x-lily-warnings"]
+
+
+def test_a_tool_that_runs_elsewhere_may_be_allowed(client, prompt_of):
+    tools = [{"type": "computer", "name": "c"}, {"type": "function", "name": "f"}]
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "computer", "name": "c"}]}
+        assert '"f"' not in prompt_of(RESPONSES, {"input": HELLO, "tools": tools, "tool_choice": choice})

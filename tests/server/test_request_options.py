@@ -1,6 +1,7 @@
 """Options under whichever name clients give them: what the server can do it does, the rest it tells."""
 
 import json
+import re
 
 import pytest
 
@@ -252,3 +253,156 @@ def test_prompts_that_do_not_fit_say_so_in_the_words_of_each_api(client):
         f"{MESSAGES}/count_tokens", json={"model": "lily-tiny", "messages": [{"role": "user", "content": LONG}]}
     )
     assert count.json()["input_tokens"] > 6000
+
+
+RULES = 'root ::= "A." ("B" | "C") digit\ndigit ::= [0-9]'
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": "A\\.[BC]\\d"},
+        {"structured_outputs": {"regex": "A\\.[BC]\\d"}},
+        {"grammar": RULES},
+        {"ebnf": RULES},
+        {"guided_grammar": RULES},
+        {"guided_grammar": 'start: "A." ("B" | "C") /[0-9]/'},
+        {"structured_outputs": {"grammar": RULES}},
+        {"response_format": {"type": "grammar", "grammar": RULES}},
+        {"response_format": {"type": "regex", "pattern": "A\\.[BC]\\d"}},
+        {"response_format": {"type": "regex", "value": "A\\.[BC]\\d"}},
+    ],
+)
+def test_forms_of_peers_that_are_no_schema(client, path, fields):
+    pytest.importorskip("llguidance")
+    if path == RESPONSES and "response_format" in fields:
+        fields = {"text": {"format": fields["response_format"]}}
+    given = {"input" if path == RESPONSES else "messages": HELLO, "enable_thinking": False, "temperature": 0, **fields}
+    response = client.post(path, json=given)
+    assert response.status_code == 200, response.text
+    assert "x-lily-warnings" not in response.headers
+    body = response.json()
+    text = body["output"][0]["content"][0]["text"] if path == RESPONSES else body["choices"][0]["message"]["content"]
+    assert re.fullmatch(r"A\.[BC]\d", text)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": json.dumps(SCHEMA)},
+        {"json_schema": json.dumps(SCHEMA)},
+        {"response_format": {"type": "json", "value": SCHEMA}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}, "regex": "x"},
+    ],
+)
+def test_schemas_as_peers_write_them(client, fields):
+    pytest.importorskip("llguidance")
+    given = {"messages": HELLO, "enable_thinking": False, "temperature": 0, "max_tokens": 90, **fields}
+    response = client.post(CHAT, json=given)
+    assert set(json.loads(response.json()["choices"][0]["message"]["content"])) == {"a"}
+    assert ("regex is ignored" in response.headers.get("x-lily-warnings", "")) == ("regex" in fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": "{"},
+        {"guided_json": 3},
+        {"regex": 3},
+        {"ebnf": "root ::= ("},
+        {"ebnf": "a ::= b"},
+        {"grammar": "root ::= x"},
+        {"ebnf": "root ::= a\n" + "a ::= b\n" * 5000},
+        {"structured_outputs": {"structural_tag": "x"}},
+    ],
+)
+def test_forms_that_are_none_are_refused(client, fields):
+    pytest.importorskip("llguidance")
+    for path in (CHAT, RESPONSES, COMPLETIONS):
+        name = {CHAT: "messages", RESPONSES: "input", COMPLETIONS: "prompt"}[path]
+        response = client.post(path, json={name: "x" if path == COMPLETIONS else HELLO, **fields})
+        assert response.status_code == 400, response.text
+
+
+@pytest.mark.parametrize("fields", [{"regex": "x"}, {"guided_choice": ["x"]}, {"structured_outputs": {"json": SCHEMA}}])
+def test_a_raw_completion_has_no_form(client, fields):
+    response = client.post(COMPLETIONS, json={"prompt": "x", **fields})
+    assert response.status_code == 400
+    assert "/v1/chat/completions" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({"temperature": "0.5"}, "temperature", 0.5),
+        ({"temperature": "1"}, "temperature", 1.0),
+        ({"top_k": "7"}, "top_k", 7),
+        ({"seed": "-1"}, "seed", (1 << 64) - 1),
+        ({"presence_penalty": "-1e0"}, "presence_penalty", -1.0),
+        ({"logit_bias": [], "metadata": []}, "logit_bias", None),
+        ({"stream": "false", "top_k": -1}, "top_k", 0),
+    ],
+)
+def test_values_as_some_clients_write_them(options_of, fields, name, value):
+    for path in (CHAT, RESPONSES):
+        options, warnings = options_of(path, **fields)
+        assert (getattr(options["sampling"], name) or None) == (value or None)
+        assert not warnings
+
+
+@pytest.mark.parametrize("value", ["warm", "", "1" * 30, "0x1", "nan", "1_0", "\u0661", [1], {"a": 1}])
+def test_what_is_no_number_is_refused(client, value):
+    for name in ("temperature", "top_k", "max_tokens"):
+        assert client.post(CHAT, json={"messages": HELLO, name: value}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("thinking", "thinks"),
+    [
+        ("enabled", True),
+        ("disabled", False),
+        ({}, False),
+        ({"budget_tokens": 9}, True),
+        ({"type": "auto"}, True),
+        ({"type": "disabled"}, False),
+    ],
+)
+def test_thinking_of_messages(options_of, thinking, thinks):
+    options, _ = options_of(MESSAGES, thinking=thinking)
+    assert options["thinking"] is thinks
+
+
+def test_template_options_that_turn_the_thinking_off(options_of):
+    for given in ({"thinking": False}, {"enable_thinking": "false"}, {"enable_thinking": False, "thinking": True}):
+        assert options_of(chat_template_kwargs=given)[0]["thinking"] is False
+
+
+@pytest.mark.parametrize("fields", [{"guided_json": SCHEMA}, {"response_format": {"type": "json", "value": SCHEMA}}])
+def test_messages_take_the_forms_of_peers(client, fields):
+    pytest.importorskip("llguidance")
+    answer = client.post(MESSAGES, json={"messages": HELLO, "max_tokens": 90, "temperature": 0, **fields})
+    assert set(json.loads(answer.json()["content"][0]["text"])) == {"a"}
+    stopped = client.post(MESSAGES, json={"messages": HELLO, "max_tokens": 90, "stop": ["a", None], "temperature": 0})
+    assert "x-lily-warnings" not in stopped.headers
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_a_form_by_its_name_alone(client, options_of, path):
+    pytest.importorskip("llguidance")
+    fields = {"text": {"format": "json_object"}} if path == RESPONSES else {"response_format": "json_object"}
+    assert options_of(path, **fields)[0]["response_format"] == {"type": "json_object"}
+
+
+def test_a_tool_by_its_name_alone(options_of):
+    pytest.importorskip("llguidance")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    choice = options_of(tools=tools, tool_choice="f")[0]["tool_choice"]
+    assert choice == {"type": "function", "function": {"name": "f"}}
+    assert options_of(tools=tools, tool_choice="")[0]["tool_choice"] is None
+
+
+def test_logprobs_of_completions_as_a_flag(client):
+    for given, count in ((True, 1), (False, None)):
+        [choice] = client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 1, "logprobs": given}).json()["choices"]
+        assert (choice["logprobs"] and len(choice["logprobs"]["top_logprobs"][0])) == count

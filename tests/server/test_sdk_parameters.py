@@ -40,10 +40,7 @@ BODIES = {
 REFUSED = {
     (CHAT, "audio"),
     (CHAT, "top_logprobs"),  # without logprobs
-    (CHAT, "stream_options"),  # without stream
-    (COMPLETIONS, "stream_options"),
     (COMPLETIONS, "suffix"),
-    (RESPONSES, "stream_options"),
     (RESPONSES, "conversation"),
     (RESPONSES, "previous_response_id"),  # there is no such response
     (RESPONSES, "prompt"),

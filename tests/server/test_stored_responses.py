@@ -59,8 +59,9 @@ def test_the_openai_client_reads_and_deletes(client):
         api.responses.delete(made.id)
         with pytest.raises(openai.NotFoundError):
             api.responses.retrieve(made.id)
+        assert api.responses.create(**QUIET, input="And?", previous_response_id=streamed.id).output_text
         with pytest.raises(openai.BadRequestError) as gone:
-            api.responses.create(**QUIET, input="And?", previous_response_id=streamed.id)
+            api.responses.create(**QUIET, input="And?", previous_response_id=made.id)
         assert gone.value.code == "previous_response_not_found"
         with pytest.raises(openai.BadRequestError):
             api.responses.cancel(streamed.id)
@@ -163,3 +164,40 @@ def test_references_that_name_themselves(client):
     for _ in range(2):  # the second one finds what the first one left
         made = ask(client, [{"type": "item_reference", "id": "ring"}, {"role": "user", "content": "Hello!"}])
         assert "ring" in made["warnings"][0]
+
+
+def test_what_goes_on_from_a_deleted_response_keeps_its_history(client, prompt_of):
+    first = ask(client, "One.")
+    second = ask(client, "Two.", previous_response_id=first["id"])
+    third = ask(
+        client, [{"type": "item_reference", "id": first["output"][-1]["id"]}, {"role": "user", "content": "Three."}]
+    )
+    prompts = [
+        prompt_of(RESPONSES, {**QUIET, "input": "Bye.", "previous_response_id": one["id"], "max_output_tokens": 1})
+        for one in (second, third)
+    ]
+    assert client.delete(f"{RESPONSES}/{first['id']}").status_code == 200
+    assert client.get(f"{RESPONSES}/{first['id']}").status_code == 404
+    assert client.delete(f"{RESPONSES}/{first['id']}").status_code == 404
+    gone = client.post(RESPONSES, json={**QUIET, "input": "x", "previous_response_id": first["id"]})
+    assert gone.json()["error"]["code"] == "previous_response_not_found"
+    for one, prompt in zip((second, third), prompts, strict=True):
+        again = {**QUIET, "input": "Bye.", "previous_response_id": one["id"], "max_output_tokens": 1}
+        assert prompt_of(RESPONSES, again) == prompt
+
+
+def test_deleted_responses_are_forgotten_with_the_last_that_goes_on_from_them():
+    store = ResponseStore()
+    for name, previous in (("a", None), ("b", "a"), ("c", "a"), ("d", "b")):
+        body = {"id": name, "previous_response_id": previous, "output": [{"id": f"of {name}", "type": "message"}]}
+        store.put(body, [{"id": f"to {name}", "type": "message"}], "me")
+    items = store.conversation("d", "me")
+    for name in ("a", "b"):
+        store.remove(name, "me")
+    assert store.conversation("d", "me") == items
+    assert store.item("of a", "me") is None
+    assert store.size[0] == 4
+    store.remove("d", "me")
+    assert store.size[0] == 2
+    store.remove("c", "me")
+    assert store.size == (0, 0)

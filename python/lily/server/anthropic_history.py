@@ -6,28 +6,31 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lily.server.chat_history import History, reasoning_text
-from lily.server.content_parts import PartReader
+from lily.server.chat_history import History, answer_of, call_of_block, is_result, reasoning_text, result_of_block
+from lily.server.content_parts import PartReader, in_lines, is_part
 from lily.server.errors import ApiError
+from lily.server.message_roles import known_messages
 from lily.server.request_warnings import Warnings
 
 __all__ = ["added_tools", "read_anthropic_messages", "read_system"]
 
 # A coding client begins its system prompt with a line that differs in every request; no prefix would ever match.
 _BILLING_HEADER = "x-anthropic-billing-header:"
-_ROLES = ("user", "assistant", "system", "developer")
 
 
 def read_system(system: Any, reader: PartReader) -> str:
     """The text of the field `system`."""
-    if system is not None and not isinstance(system, (str, list)):
-        raise ApiError(400, "system: must be a string or a list of blocks", param="system", code="invalid_value")
-    lines = reader.text("system", system, between="\n\n").split("\n")
+    lines = reader.text("system", system, join="\n\n".join).split("\n")
     return "\n".join(line for line in lines if not line.lower().startswith(_BILLING_HEADER)).lstrip("\n")
 
 
 def read_anthropic_messages(
-    system: str, messages: Sequence[Any], reader: PartReader, warnings: Warnings, *, system_role: bool
+    system: str,
+    messages: Sequence[Any],
+    reader: PartReader,
+    warnings: Warnings,
+    *,
+    strict: bool,
 ) -> History:
     """The conversation.
 
@@ -39,33 +42,30 @@ def read_anthropic_messages(
         The field `messages`.
     reader, warnings
         Of the request.
-    system_role
-        Whether messages may have the role system; else the ApiError has the words by which clients fall back.
+    strict
+        Refuse messages with the role system, in the words by which clients fall back, and with roles nobody knows.
     """
     history = History(warnings)
     if system:
         history.add("system", {"role": "system", "content": system})
-    last = {role: max((at for at, one in enumerate(messages) if _role(one) == role), default=-1) for role in _ROLES}
-    for at, message in enumerate(messages):
-        place = f"messages.{at}"
-        role = _role(message)
-        if role not in _ROLES:
-            raise ApiError(400, f"{place}.role: must be 'user' or 'assistant'", param=f"{place}.role")
-        content = message.get("content")
+    known = known_messages([f"messages.{at}" for at in range(len(messages))], messages, warnings, strict=strict)
+    last = {role: at for at, (_, one) in enumerate(known) for role in [one["role"]]}
+    last_question, last_answer = last.get("user", -1), last.get("assistant", -1)
+    for at, (place, message) in enumerate(known):
+        role, content = message["role"], message.get("content")
         if role in ("system", "developer"):
-            if not system_role:
+            if strict:
                 raise ApiError(400, f"{place}.role: role 'system' is not supported here", param=f"{place}.role")
-            passed = message.get("clear_at") == "next_user_message" and at < last["user"]
-            text = "" if passed else reader.text(f"{place}.content", content)
+            passed = message.get("clear_at") == "next_user_message" and at < last_question
+            text = "" if passed else reader.text(f"{place}.content", content, join=in_lines)
             if text:
                 history.add(place, {"role": "system", "content": text})
-            continue
-        if content is not None and not isinstance(content, (str, list)):
-            raise ApiError(400, f"{place}.content: must be a string or a list of blocks", param=f"{place}.content")
-        if role == "assistant":
-            history.add(place, _answer(place, content, reader))
+        elif role == "assistant":
+            history.add(place, _answer(place, message, reader, warnings))
+        elif role == "tool":
+            _add_results(history, place, message, reader)
         else:
-            _add_user(history, place, content, reader, asked=at == last["user"] > last["assistant"])
+            _add_user(history, place, _blocks(content), reader, asked=at == last_question > last_answer)
     return history
 
 
@@ -81,57 +81,58 @@ def added_tools(messages: Sequence[Any]) -> list[Any]:
     return tools
 
 
-def _role(message: Any) -> Any:
-    role = message.get("role") if isinstance(message, Mapping) else None
-    return role if isinstance(role, str) else None
+def _blocks(content: Any) -> list[Any]:
+    """The blocks of a content, which may be a text or one block as well."""
+    if isinstance(content, list):
+        return content
+    if isinstance(content, Mapping) and not is_part(content):
+        return [json.dumps(content, ensure_ascii=False)]
+    return [] if content is None else [content]
 
 
-def _add_user(history: History, place: str, content: Any, reader: PartReader, *, asked: bool) -> None:
-    if not isinstance(content, list):
-        history.add(place, {"role": "user", "content": content or ""})
-        return
+def _add_user(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
     texts: list[str] = []
     results = 0
-    for at, block in enumerate(content):
+    for at, block in enumerate(blocks):
         where = f"{place}.content.{at}"
-        if isinstance(block, Mapping) and block.get("type") == "tool_result":
+        if is_result(block):
             results += 1
-            history.add(place, _result(where, block, reader))
+            history.add(place, result_of_block(where, block, reader, in_lines))
         else:
-            texts.append(_block_text(where, block, reader, asked=asked))
+            texts.append(reader.part(where, block, asked=asked))
     if texts or not results:
-        history.add(place, {"role": "user", "content": "".join(texts)})
+        history.add(place, {"role": "user", "content": in_lines(texts)})
 
 
-def _block_text(where: str, block: Any, reader: PartReader, *, asked: bool = False) -> str:
-    if not isinstance(block, (str, Mapping)):
-        raise ApiError(400, f"{where}: must be a block with a type", param=where, code="invalid_value")
-    holder = block if isinstance(block, str) or "type" in block else {**block, "type": "text"}
-    return reader.text(where, holder, asked=asked)
+def _add_results(history: History, place: str, message: Mapping[str, Any], reader: PartReader) -> None:
+    """The results in a message of the role tool, as chat completions have it."""
+    blocks = _blocks(message.get("content"))
+    if any(map(is_result, blocks)):
+        _add_user(history, place, blocks, reader, asked=False)
+    else:
+        given = next(filter(None, (message.get(name) for name in ("tool_use_id", "tool_call_id", "name"))), None)
+        history.add(place, result_of_block(place, {**message, "tool_use_id": given}, reader, in_lines))
 
 
-def _result(where: str, block: Mapping[str, Any], reader: PartReader) -> dict[str, Any]:
-    text = reader.text(f"{where}.content", block.get("content"))
-    if block.get("is_error") is True and not text.lower().startswith("error"):
-        text = f"Error: {text}"  # the template has no other place to say so
-    given = block.get("tool_use_id")
-    return {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text}
-
-
-def _answer(place: str, content: Any, reader: PartReader) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": content if isinstance(content, str) else ""}
-    calls = []
-    for at, block in enumerate(content if isinstance(content, list) else []):
+def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
+    blocks = _blocks(message.get("content"))
+    answer = answer_of(place, {**message, "content": None}, reader, warnings)  # what stands beside the blocks
+    calls = answer.pop("tool_calls", [])
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for at, block in enumerate(blocks):
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_use":
-            given, name, arguments = block.get("id"), block.get("name"), block.get("input")
-            if not isinstance(name, str) or not name:
-                continue
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-            function = {"name": name, "arguments": text}
-            calls.append({"id": None if given is None else str(given), "type": "function", "function": function})
+            call = call_of_block(block)
+            if call is None:
+                warnings.add(f"{place}: a tool call without a name is left out")
+            else:
+                calls.append(call)
         elif kind == "thinking":
-            message["reasoning_content"] = message.get("reasoning_content", "") + reasoning_text(block)
+            thoughts.append(reasoning_text(block))
         else:
-            message["content"] += _block_text(f"{place}.content.{at}", block, reader)
-    return {**message, "tool_calls": calls} if calls else message
+            texts.append(reader.part(f"{place}.content.{at}", block))
+    answer["content"] = "".join(texts) or answer["content"]
+    if any(thoughts):
+        answer["reasoning_content"] = "\n\n".join(filter(None, thoughts))
+    return {**answer, "tool_calls": calls} if calls else answer

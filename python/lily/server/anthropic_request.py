@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from lily.server.answer_forms import form_field, form_of, known_form
 from lily.server.anthropic_history import added_tools, read_anthropic_messages, read_system
 from lily.server.content_parts import PartReader
 from lily.server.errors import ApiError, unsupported
 from lily.server.fields import Fields
+from lily.server.message_roles import message_list
 from lily.server.openai_fields import INF, token_limit, top_p_of
 from lily.server.request_rules import MESSAGES_RULES
 from lily.server.service import Service
@@ -19,7 +21,7 @@ from lily.server.work_limits import check_counts
 
 __all__ = ["anthropic_chat_request"]
 
-_THINKING = ("enabled", "adaptive", "between_tools", "disabled")
+_THINKING = ("enabled", "adaptive", "auto", "between_tools", "disabled")
 
 
 def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
@@ -28,10 +30,11 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     reader = PartReader(fields.warnings, strict=strict, check=steps.check)
     system = read_system(fields.any("system"), reader)
     given = fields.required("messages")
-    if not isinstance(given, list) or not given:
-        raise fields.wrong("messages", "a list that is not empty", given)
+    given = message_list(given, strict=strict)
+    if given is None:
+        raise fields.wrong("messages", "a list that is not empty", fields.any("messages"))
     check_counts(service.model, given, fields.any("tools"))
-    history = read_anthropic_messages(system, given, reader, fields.warnings, system_role=not strict)
+    history = read_anthropic_messages(system, given, reader, fields.warnings, strict=strict)
     begun = history.finish(strict=strict)
     tools = RequestTools(fields.warnings, strict=strict)
     tools.add_all("tools.{}", fields.items("tools") or [])
@@ -44,14 +47,18 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     sampling: dict[str, Any] = {
         "temperature": fields.number("temperature", 0, INF),
         "top_p": top_p_of(fields),
-        "top_k": fields.integer("top_k", 0),
+        "top_k": fields.integer("top_k", -1),
     }
+    if sampling["top_k"] == -1:
+        sampling["top_k"] = 0
+    form = _format(service, fields)
+    seen = tools.for_model(history.messages, with_form=form is not None)
     options = {
-        "stop": fields.strings("stop_sequences", 16),
-        "tool_choice": tools.choice,
+        "stop": fields.strings(fields.take("stop_sequences", "stop"), 16),
+        "tool_choice": seen.choice,
         "parallel_tool_calls": parallel,
         "max_thinking_tokens": budget,
-        "response_format": _format(service, fields),
+        "response_format": form,
     }
     thread = fields.any("thread")
     if isinstance(thread, dict) and thread.get("type") == "create":
@@ -61,8 +68,8 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     MESSAGES_RULES.apply(fields, strict=strict)
     default = service.model.default_sampling
     return ChatRequest(
-        messages=history.messages,
-        tools=tools.functions,
+        messages=seen.messages,
+        tools=seen.functions,
         sampling=dataclasses.replace(default, **{name: one for name, one in sampling.items() if one is not None}),
         thinking=thinking,
         options=options,
@@ -76,10 +83,12 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
 
 def _thinking(service: Service, fields: Fields) -> tuple[bool, int | None]:
     given = fields.any("thinking")
-    if given is None or isinstance(given, bool):
+    if not given or given is True:
         return bool(given), None
-    inner = fields.inner("thinking")
-    kind = inner.any("type")
+    inner = (
+        Fields({"type": given}, "thinking.", fields.warnings) if isinstance(given, str) else fields.inner("thinking")
+    )
+    kind = inner.any("type", "enabled")
     if kind not in _THINKING:
         raise fields.wrong("thinking", f"an object whose type is one of {', '.join(_THINKING)}", given)
     budget = token_limit(inner, "budget_tokens")
@@ -95,10 +104,11 @@ def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     config = fields.inner("output_config")
     config.ignore("effort")  # this model thinks or does not
     config.ignore_warned({"task_budget": "max_tokens and thinking.budget_tokens limit an answer here"})
-    given = config.mapping("format")
-    older = fields.mapping("output_format")
+    given = known_form(config, form_field(config, "format"))
+    older = known_form(fields, form_field(fields, "output_format"))
     config.finish(strict=service.options.strict)
-    form = older if given is None else given
+    peers = form_of(fields)
+    form = given or older or peers
     if form is not None and not isinstance(form.get("type"), str):
         raise ApiError(400, "output_config.format: needs a type, json_schema", param="output_config.format")
     return form

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from lily.chat import ContentDelta, Done, TokenLogprob, ToolCall, ToolCallDelta, ToolCallEvent
 from lily.chat.events import Event
+from lily.server.answer_forms import form_of
 from lily.server.chat_history import read_chat_messages
 from lily.server.content_parts import PartReader
 from lily.server.delivery import Reply, collect_answers, sse, start_stream
@@ -19,8 +20,8 @@ from lily.server.engine import PrefillProgress, Ticket, Work
 from lily.server.errors import ApiError, openai_body, unsupported
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse
+from lily.server.message_roles import message_list
 from lily.server.openai_fields import (
-    form_of,
     logprob_entry,
     sampling_of,
     stops_of,
@@ -69,23 +70,25 @@ def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, Chat
 def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     """The conversation and how to answer it."""
     strict = service.options.strict
-    messages = fields.required("messages")
-    if not isinstance(messages, list) or not messages:
-        raise fields.wrong("messages", "a list that is not empty", messages)
+    messages = message_list(fields.required("messages"), strict=strict)
+    if messages is None:
+        raise fields.wrong("messages", "a list that is not empty", fields.any("messages"))
     check_counts(service.model, messages, fields.any("tools") or fields.any("functions"))
     reader = PartReader(fields.warnings, strict=strict, check=steps.check)
-    history = read_chat_messages(messages, reader, fields.warnings)
-    begun = history.finish(strict=strict)
-    _check_continuation(fields, begun)
-    tools = _tools(fields, strict)
+    history = read_chat_messages(messages, reader, fields.warnings, strict=strict)
     template_options = template_options_of(fields)
+    begun = history.finish(strict=strict, keep_thinking=template_options.get("preserve_thinking") is True)
+    _check_continuation(fields, begun, strict=strict)
+    tools = _tools(fields, strict)
     thinking, budget = thinking_of(service, fields, template_options)
     if fields.any("modalities", ["text"]) != ["text"]:
         raise unsupported("modalities", "this server reads and writes text only")
+    form = form_of(fields)
+    seen = tools.for_model(history.messages, with_form=form is not None)
     options: dict[str, Any] = {
         "stop": stops_of(service, fields),
-        "response_format": form_of(fields),
-        "tool_choice": tools.choice,
+        "response_format": form,
+        "tool_choice": seen.choice,
         "parallel_tool_calls": fields.flag("parallel_tool_calls", fields.any("functions") is None),
         "max_thinking_tokens": budget,
         "logprobs": _logprobs(fields),
@@ -93,8 +96,8 @@ def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     }
     CHAT_RULES.apply(fields, strict=strict)
     return ChatRequest(
-        messages=history.messages,
-        tools=tools.functions or None,
+        messages=seen.messages,
+        tools=seen.functions or None,
         sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options=options,
@@ -108,20 +111,19 @@ def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     )
 
 
-def _check_continuation(fields: Fields, begun: bool) -> None:
+def _check_continuation(fields: Fields, begun: bool, *, strict: bool) -> None:
     """Peers' names for going on with the last message; here an answer at the end is always gone on with."""
     goes_on = fields.flag("continue_final_message", begun)
     new_turn = fields.flag("add_generation_prompt", not begun)
     if goes_on and not begun:
-        raise ApiError(
-            400,
-            "continue_final_message needs a last message of the assistant that is not empty",
-            param="continue_final_message",
-            code="invalid_value",
-        )
+        what = "needs a last message of the assistant that is not empty"
+        if strict:
+            name = "continue_final_message"
+            raise ApiError(400, f"{name} {what}", param=name, code="invalid_value")
+        fields.warnings.add(f"continue_final_message is ignored: it {what}; the last message is answered")
     if begun and not goes_on:
         fields.warnings.add("continue_final_message is ignored: an answer at the end is gone on with")
-    if not begun and not new_turn:
+    if not begun and not new_turn and not goes_on:
         fields.warnings.add("add_generation_prompt is ignored: the assistant's turn follows the last message")
 
 
@@ -130,13 +132,16 @@ def stream_options(service: Service, fields: Fields, stream: bool) -> bool:
     given = fields.mapping("stream_options")
     if given is None:
         return False
-    if not stream:
-        raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
     inner = fields.inner("stream_options")
     include = inner.flag("include_usage", False)
     inner.ignore("include_obfuscation", "continuous_usage_stats")
     service.finish_fields(inner)
-    return include
+    if stream:
+        return include
+    if service.options.strict:
+        raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
+    fields.warnings.add("stream_options is ignored: the answer is no stream, and has its usage")
+    return False
 
 
 def _tools(fields: Fields, strict: bool) -> RequestTools:
@@ -156,7 +161,7 @@ def _tools(fields: Fields, strict: bool) -> RequestTools:
 def _logprobs(fields: Fields) -> int | None:
     wanted = fields.flag("logprobs", False)
     top = fields.integer("top_logprobs", 0, 20)
-    if top is not None and not wanted:
+    if top and not wanted:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs", code="invalid_value")
     return (top or 0) if wanted else None
 

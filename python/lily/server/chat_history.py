@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lily.server.content_parts import PartReader
 from lily.server.errors import ApiError
+from lily.server.message_roles import known_messages
 from lily.server.request_warnings import Warnings
 from lily.server.tool_definitions import CUSTOM_INPUT
 
-__all__ = ["History", "read_chat_messages", "reasoning_text"]
+__all__ = [
+    "History",
+    "answer_of",
+    "call_of_block",
+    "is_result",
+    "read_chat_messages",
+    "reasoning_text",
+    "result_of_block",
+]
 
 _SYSTEM_ROLES = ("system", "developer")
 _THINKING_PARTS = ("thinking", "reasoning", "redacted_thinking")
@@ -48,11 +57,19 @@ class History:
         self.messages.append(message)
         self.places.append(place)
 
-    def finish(self, *, strict: bool) -> bool:
-        """Bring the ends into a form that can be answered; whether the answer has begun with the last message.
+    def finish(self, *, strict: bool, keep_thinking: bool = False) -> bool:
+        """Bring the conversation into a form that can be answered; whether the answer has begun with the last message.
 
-        Empty answers at the end are dropped. Calls at the end get results that say that there are none. A conversation
-        whose beginning was cut off, so that it begins with an answer or has no question, gets an empty one.
+        Empty answers are dropped: at the end, and before a question. Calls at the end get results that say that there
+        are none. A conversation whose beginning was cut off, so that it begins with an answer or has no question, gets
+        an empty one.
+
+        Parameters
+        ----------
+        strict
+            Refuse system messages within the conversation, and leave the rest as it is.
+        keep_thinking
+            Whether the thinking of earlier answers reaches the prompt, so that one of nothing else is not empty.
         """
         while self.messages and _is_empty_answer(self.messages[-1]):
             self.messages.pop()
@@ -61,13 +78,42 @@ class History:
             self._refuse_later_system()
         if strict or not self.messages:
             return bool(self.messages and self.messages[-1]["role"] == "assistant")
+        self._drop_silent_answers(keep_thinking)
         last = self.messages[-1]
         if last["role"] == "assistant" and last.get("tool_calls"):
             self._warnings.add(f"{self.places[-1]}: the results of its tool calls are missing")
             for call in list(last["tool_calls"]):
                 self.add(self.places[-1], {"role": "tool", "tool_call_id": call.get("id"), "content": _NO_RESULT})
         self._complete_beginning()
+        self._tell_of_later_system()
         return bool(self.messages[-1]["role"] == "assistant")
+
+    def _drop_silent_answers(self, keep_thinking: bool) -> None:
+        """Leave out answers without words that a question follows, such as those that were cut in their thinking.
+
+        The template would drop their thinking, and an empty turn is an example that the model may follow.
+        """
+        questions = [at for at, one in enumerate(self.messages) if one["role"] in ("user", *_SYSTEM_ROLES)]
+        last = questions[-1] if questions else -1
+        kept = []
+        for at, message in enumerate(self.messages):
+            if at < last and _is_empty_answer(message if keep_thinking else {**message, "reasoning_content": ""}):
+                self._warnings.add(f"{self.places[at]}: an answer without words is left out")
+            else:
+                kept.append(at)
+        self.messages = [self.messages[at] for at in kept]
+        self.places = [self.places[at] for at in kept]
+
+    def _tell_of_later_system(self) -> None:
+        begun = False
+        for place, message in zip(self.places, self.messages, strict=True):
+            if begun and message["role"] in _SYSTEM_ROLES:
+                self._warnings.add(
+                    f"{place}: a {message['role']} message after the conversation has begun is given to the model as "
+                    "the user's, as are all later ones"
+                )
+                return
+            begun = begun or message["role"] not in _SYSTEM_ROLES
 
     def _refuse_later_system(self) -> None:
         begun = False
@@ -89,37 +135,77 @@ class History:
 
 
 def _is_empty_answer(message: Mapping[str, Any]) -> bool:
-    return message["role"] == "assistant" and not any(
-        message.get(field) for field in ("content", "reasoning_content", "tool_calls")
-    )
+    if message["role"] != "assistant" or message.get("tool_calls"):
+        return False
+    return not any(str(message.get(field) or "").strip() for field in ("content", "reasoning_content"))
 
 
-def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings) -> History:
-    """The conversation; an ApiError names a message that is none, or what the user asks now and nobody can read."""
+def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings, *, strict: bool) -> History:
+    """The conversation; an ApiError names what the user asks now and nobody can read, and with `strict` more."""
     history = History(warnings)
-    turns = [at for at, one in enumerate(messages) if _role(one) in ("user", "assistant")]
-    newest = turns[-1] if turns else -1
-    for at, message in enumerate(messages):
-        place = f"messages[{at}]"
-        if not isinstance(message, Mapping):
-            raise ApiError(400, f"{place} must be an object", param=place, code="invalid_value")
-        role = _role(message)
+    known = known_messages([f"messages[{at}]" for at in range(len(messages))], messages, warnings, strict=strict)
+    turns = [place for place, one in known if one["role"] in ("user", "assistant")]
+    for place, message in known:
+        role = message["role"]
         if role == "assistant":
-            history.add(place, _answer(place, message, reader, warnings))
-        elif role in ("tool", "function"):
+            history.add(place, answer_of(place, message, reader, warnings))
+        elif role == "tool":
             history.add(place, _result(place, message, reader))
-        elif role in ("system", "developer", "user"):
-            text = reader.text(f"{place}.content", message.get("content"), asked=role == "user" and at == newest)
-            history.add(place, {"role": role, "content": text})
+        elif role == "user" and any(map(is_result, content_blocks(message))):
+            _add_blocks(history, place, content_blocks(message), reader, asked=place == turns[-1])
         else:
-            shown = repr(role)[:80]
-            known = "system, developer, user, assistant and tool"
-            raise ApiError(400, f"{place} has the role {shown}; roles are {known}", param=place, code="invalid_value")
+            asked = role == "user" and place == turns[-1]
+            history.add(
+                place, {"role": role, "content": reader.text(f"{place}.content", message.get("content"), asked=asked)}
+            )
     return history
 
 
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, Mapping) else None
+def _add_blocks(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
+    """Results of tools, and behind them what the user says beside."""
+    texts = []
+    for at, block in enumerate(blocks):
+        where = f"{place}.content[{at}]"
+        if is_result(block):
+            history.add(place, result_of_block(where, block, reader))
+        else:
+            texts.append(reader.part(where, block, asked=asked))
+    if texts:
+        history.add(place, {"role": "user", "content": "".join(texts)})
+
+
+def content_blocks(message: Mapping[str, Any]) -> list[Any]:
+    """The blocks of a message's content, which may be one block as well."""
+    content = message.get("content")
+    return content if isinstance(content, list) else [content]
+
+
+def is_result(block: Any) -> bool:
+    """Whether a block is the result of a tool, as Anthropic's API has them."""
+    return isinstance(block, Mapping) and block.get("type") == "tool_result"
+
+
+def result_of_block(
+    where: str, block: Mapping[str, Any], reader: PartReader, join: Callable[[Iterable[str]], str] = "".join
+) -> dict[str, Any]:
+    """The message that such a block stands for; `join` as for `PartReader.text`."""
+    text = reader.text(f"{where}.content", block.get("content"), join=join)
+    if block.get("is_error") is True and not text.lower().startswith("error"):
+        text = f"Error: {text}"  # the template has no other place to say so
+    given = block.get("tool_use_id")
+    return {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text}
+
+
+def call_of_block(block: Any) -> dict[str, Any] | None:
+    """The call in a `tool_use` block; None for other blocks, and for calls without a name."""
+    if not isinstance(block, Mapping) or block.get("type") != "tool_use":
+        return None
+    given, name, arguments = block.get("id"), block.get("name"), block.get("input")
+    if not isinstance(name, str) or not name:
+        return None
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    function = {"name": name, "arguments": text}
+    return {"id": None if given is None else str(given), "type": "function", "function": function}
 
 
 def _result(place: str, message: Mapping[str, Any], reader: PartReader) -> dict[str, Any]:
@@ -131,25 +217,33 @@ def _result(place: str, message: Mapping[str, Any], reader: PartReader) -> dict[
     }
 
 
-def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
+def answer_of(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
+    """An answer in the form of chat completions, as the library takes it."""
     content = message.get("content")
+    content = [content] if isinstance(content, Mapping) else content
     parts = content if isinstance(content, list) else [content]
-    inner = [part for part in parts if isinstance(part, Mapping) and part.get("type") in _THINKING_PARTS]
-    texts = [part for part in parts if not any(part is one for one in inner)] if isinstance(content, list) else content
+    inner: list[Mapping[str, Any]] = [part for part in parts if part is not None and _is_inner(part)]
+    texts = [part for part in parts if not _is_inner(part)] if isinstance(content, list) else content
     text = reader.text(f"{place}.content", texts)
     answer: dict[str, Any] = {"role": "assistant", "content": text or _string(message.get("refusal"))}
     reasoning = next(filter(None, (reasoning_text(message.get(field)) for field in _REASONING_FIELDS)), "")
-    reasoning = reasoning or "".join(map(reasoning_text, inner))
+    reasoning = reasoning or "".join(reasoning_text(part) for part in inner if part["type"] != "tool_use")
     if reasoning:
         answer["reasoning_content"] = reasoning
-    calls = _calls(place, message, warnings)
+    calls = _calls(place, message, warnings) or [call for call in map(call_of_block, inner) if call is not None]
     if calls:
         answer["tool_calls"] = calls
     return answer
 
 
+def _is_inner(part: Any) -> bool:
+    """Whether a part is thinking or a call, which are no content."""
+    return isinstance(part, Mapping) and part.get("type") in (*_THINKING_PARTS, "tool_use")
+
+
 def _calls(place: str, message: Mapping[str, Any], warnings: Warnings) -> list[dict[str, Any]]:
     given = message.get("tool_calls")
+    given = [given] if isinstance(given, Mapping) else given
     calls = [_call(call) for call in given] if isinstance(given, list) else []
     legacy = message.get("function_call")
     if not calls and isinstance(legacy, Mapping):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lily.server.errors import ApiError
 from lily.server.request_warnings import Warnings
 
-__all__ = ["PartReader", "placeholder"]
+__all__ = ["PartReader", "in_lines", "is_part", "placeholder"]
 
 _TEXT_FIELDS = {
     "text": "text",
@@ -21,6 +21,7 @@ _TEXT_FIELDS = {
     "reasoning_text": "text",
     "refusal": "refusal",
     "thinking": "thinking",
+    "logs": "logs",
 }
 #: What a person sees or hears; a model that does not would answer something else than was asked.
 _MEDIA = {
@@ -59,8 +60,10 @@ class PartReader:
         self._warnings = warnings
         self._strict = strict
 
-    def text(self, place: str, content: Any, *, asked: bool = False, between: str = "") -> str:
-        """The text of a content: a string, a part, or a list of them; null is empty.
+    def text(
+        self, place: str, content: Any, *, asked: bool = False, join: Callable[[Iterable[str]], str] = "".join
+    ) -> str:
+        """The text of a content: a string, a part, or a list of them; null is empty, and other values are JSON.
 
         Parameters
         ----------
@@ -68,8 +71,8 @@ class PartReader:
             Where it is in the request, for errors.
         asked
             Whether it belongs to what the user asks now: images and sound in it are refused.
-        between
-            What stands between parts.
+        join
+            Makes one text of those of the parts; as chat templates do by default, which put nothing between them.
         """
         if self._check is not None:
             self._check()
@@ -80,31 +83,30 @@ class PartReader:
         if isinstance(content, Sequence):
             dot = f"{place}." if "[" not in place and place.startswith("messages.") else f"{place}["
             close = "" if dot.endswith(".") else "]"
-            texts = (self._part(f"{dot}{at}{close}", part, asked) for at, part in enumerate(content))
-            return between.join(texts)
-        if isinstance(content, Mapping) and isinstance(content.get("type"), str):
-            return self._part(place, content, asked)
+            return join(self.part(f"{dot}{at}{close}", part, asked=asked) for at, part in enumerate(content))
+        if isinstance(content, Mapping) and is_part(content):
+            return self.part(place, content, asked=asked)
         return json.dumps(content, ensure_ascii=False)
 
-    def _part(self, place: str, part: Any, asked: bool) -> str:
+    def part(self, place: str, part: Any, *, asked: bool = False) -> str:
+        """The text of one part; `place` and `asked` as for `text`."""
         if part is None or isinstance(part, str):
             return part or ""
         if not isinstance(part, Mapping):
             return json.dumps(part, ensure_ascii=False)
         kind = part.get("type")
-        if kind is None and not isinstance(part.get("text"), str):
-            return _nested(part)
-        kind = "text" if kind is None else kind
         if not isinstance(kind, str):
-            raise ApiError(400, f"{place}.type: must be a string", param=place, code="invalid_value")
+            if not isinstance(part.get("text"), str):
+                return _nested(part)
+            kind = "text"
         if kind in _TEXT_FIELDS:
             text = part.get(_TEXT_FIELDS[kind])
-            if text is not None and not isinstance(text, str):
-                raise ApiError(400, f"{place}: text must be a string", param=place, code="invalid_value")
-            return text or ""
+            return text or "" if isinstance(text, (str, type(None))) else json.dumps(text, ensure_ascii=False)
         if kind in _MEDIA:
             return self._unreadable(place, _MEDIA[kind], part, refused=asked)
         known = _readable(kind, part)
+        if known is None and not self._strict:
+            known = next((part[name] for name in ("text", "content", kind) if isinstance(part.get(name), str)), None)
         return known if known is not None else self._unreadable(place, kind, part, refused=False)
 
     def _unreadable(self, place: str, kind: str, part: Mapping[str, Any], *, refused: bool) -> str:
@@ -117,6 +119,24 @@ class PartReader:
             )
         self._warnings.add(f"{place} is of type {kind[:80]!r}, which this model cannot read: its place is marked")
         return placeholder(kind, part)
+
+
+def in_lines(texts: Iterable[str]) -> str:
+    """One text of several that stand for themselves: a new line between those that no white space parts."""
+    joined: list[str] = []
+    for text in filter(None, texts):
+        if joined and not joined[-1][-1].isspace() and not text[0].isspace():
+            joined.append("\n")
+        joined.append(text)
+    return "".join(joined)
+
+
+def is_part(content: Mapping[str, Any]) -> bool:
+    """Whether an object in place of a list is a part, and not the data that a tool returned."""
+    kind = content.get("type")
+    if not isinstance(kind, str):
+        return kind is None and isinstance(content.get("text"), str)
+    return kind in _TEXT_FIELDS or kind in _MEDIA or kind in _FILES or _readable(kind, content) is not None
 
 
 def placeholder(kind: str, part: Mapping[str, Any]) -> str:

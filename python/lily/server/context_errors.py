@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from lily.server.errors import ApiError
 
-__all__ = ["too_long"]
+__all__ = ["as_too_long", "is_exact", "most_tokens", "too_long"]
 
-_CHARACTERS = 4  # of a token, about
 _COUNTED = re.compile(r"has (\d+) (tokens|characters|messages)")
 _MAXIMUM = re.compile(r"(?:maximum context is|more than) (\d+)")
+_BYTES = 4  # of a character, at most
+_OF_TEMPLATE = 4096  # tokens that a template adds to tools
+_OF_MESSAGE = 64  # and to a message
 
 
-def too_long(text: str, param: str = "messages") -> ApiError:
-    """The error for a prompt of which the library says that it does not fit.
+def too_long(tokens: int, most: int, param: str = "messages") -> ApiError:
+    """The error for a prompt that has more tokens than the context holds.
 
-    A prompt that is far too long is refused before all of it is encoded; its tokens are then estimated.
+    Clients read the number to find out how much they have to leave out. So it is exact, or else one that the prompt
+    does not exceed, see `most_tokens`.
     """
-    counted, maximum = _COUNTED.search(text), _MAXIMUM.search(text)
-    if counted is None or maximum is None:
-        return _error(param, text, f"prompt is too long: {text}")
-    most = int(maximum[1])
-    tokens = int(counted[1]) // (_CHARACTERS if counted[2] == "characters" else 1)
     tokens = max(tokens, most + 1)
     return _error(
         param,
@@ -30,6 +31,29 @@ def too_long(text: str, param: str = "messages") -> ApiError:
         "Please reduce the length of the messages.",
         f"prompt is too long: {tokens} tokens > {most} maximum",
     )
+
+
+def most_tokens(messages: Sequence[Any], tools: Any = None) -> int:
+    """Tokens that the prompt of a conversation does not exceed, in time that a look at its texts takes.
+
+    No token is less than a byte of a text, and JSON spells what templates write as JSON.
+    """
+    size = len(json.dumps(messages, ensure_ascii=False).encode("utf-8", "replace"))
+    return size + len(json.dumps(tools)) + _OF_MESSAGE * len(messages) + _OF_TEMPLATE
+
+
+def as_too_long(text: str, param: str = "messages") -> ApiError:
+    """The error for a prompt of which the library says that it does not fit."""
+    counted, maximum = _COUNTED.search(text), _MAXIMUM.search(text)
+    if counted is None or maximum is None:
+        return _error(param, text, f"prompt is too long: {text}")
+    return too_long(int(counted[1]) * (1 if counted[2] == "tokens" else _BYTES), int(maximum[1]), param)
+
+
+def is_exact(text: str) -> bool:
+    """Whether the library's error has the number of tokens."""
+    counted = _COUNTED.search(text)
+    return counted is not None and counted[2] == "tokens"
 
 
 def _error(param: str, openai: str, anthropic: str) -> ApiError:

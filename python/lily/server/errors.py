@@ -98,9 +98,9 @@ def as_api_error(
         return error
     text = str(error)[:_LONGEST_TOLD]
     if isinstance(error, ContextOverflowError):
-        from lily.server.context_errors import too_long
+        from lily.server.context_errors import as_too_long
 
-        return too_long(text)
+        return as_too_long(text)
     if isinstance(error, MemoryLimitError):
         return ApiError(413, text, code="memory_limit_exceeded")
     if isinstance(error, TemplateError):

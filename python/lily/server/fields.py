@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from lily.server.request_warnings import Warnings
 
 __all__ = ["Fields"]
 
+_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{0,18})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _LONGEST_STRING = 1024  # characters of a string that ends an answer: each token is compared with it
 
 
@@ -63,13 +65,15 @@ class Fields:
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         value = self.any(name, default)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
         if not isinstance(value, bool):
             raise self.wrong(name, "true or false", value)
         return value
 
     def integer(self, name: str, low: int, high: int = (1 << 63) - 1) -> int | None:
         """An integer in [low, high]."""
-        value = self.any(name)
+        value = _unquoted(self.any(name))
         if value is None:
             return None
         if isinstance(value, float) and value.is_integer():  # as some languages write them
@@ -81,7 +85,7 @@ class Fields:
 
     def number(self, name: str, low: float, high: float) -> float | None:
         """A finite number in [low, high]."""
-        value = self.any(name)
+        value = _unquoted(self.any(name))
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
@@ -99,8 +103,9 @@ class Fields:
         return value
 
     def mapping(self, name: str) -> dict[str, Any] | None:
-        """An object."""
+        """An object; an empty list is an empty one, as some languages write that."""
         value = self.any(name)
+        value = {} if value == [] else value
         if value is not None and not isinstance(value, dict):
             raise self.wrong(name, "an object", value)
         return value
@@ -109,7 +114,7 @@ class Fields:
         """A string, or a list of up to `most`; empty ones are left out."""
         value = self.any(name, [])
         strings = [value] if isinstance(value, str) else value
-        if not isinstance(strings, list) or not all(isinstance(one, str) for one in strings):
+        if not isinstance(strings, list) or not all(isinstance(one, (str, type(None))) for one in strings):
             raise self.wrong(name, "a string or a list of strings", value)
         strings = [one for one in strings if one]
         if len(strings) > most:
@@ -136,11 +141,13 @@ class Fields:
             if self._body.get(name):
                 raise ApiError(400, f"{self._where}{name}: {reason}", param=name, code="unsupported_parameter")
 
+    def rest(self) -> list[str]:
+        """Names of what was neither taken nor ignored so far."""
+        return [name for name in self._body if name not in self._known]
+
     def finish(self, *, strict: bool) -> None:
         """What was neither taken nor ignored gets a warning; with `strict`, the first one an ApiError."""
-        for name in self._body:
-            if name in self._known:
-                continue
+        for name in self.rest():
             if strict:
                 raise ApiError(
                     400, f"Unknown parameter: '{self._where}{name}'.", param=name[:200], code="unknown_parameter"
@@ -152,3 +159,10 @@ class Fields:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         return ApiError(400, f"{name} must be {expected}, not {shown}", param=name, code="invalid_value")
+
+
+def _unquoted(value: Any) -> Any:
+    """A number that a client has written as a string; all else as it is."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    return int(value) if value.lstrip("+-").isdigit() else float(value)

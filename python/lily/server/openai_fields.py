@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 from lily.chat import Done, TokenLogprob
@@ -16,7 +15,6 @@ from lily.text import checked_variables
 
 __all__ = [
     "INF",
-    "form_of",
     "logprob_entry",
     "sampling_of",
     "stops_of",
@@ -111,7 +109,11 @@ def thinking_of(service: Service, fields: Fields, template_options: dict[str, An
         if isinstance(value, dict):
             budget = budget if budget is not None else _budget(Fields(value, f"{name}."))
     chosen = service.options.thinking if chosen is None else chosen
+    if isinstance(template_options.get("thinking"), bool):  # as templates of other models call it
+        chosen = template_options["thinking"]
     chosen = template_options.pop("enable_thinking", chosen)
+    if isinstance(chosen, str) and chosen.lower() in ("true", "false"):
+        chosen = chosen.lower() == "true"
     if not isinstance(chosen, bool):
         raise fields.wrong("chat_template_kwargs", "an object whose enable_thinking is true or false", chosen)
     return chosen, budget
@@ -129,28 +131,6 @@ def _switch(value: Any) -> bool | None:
 
 def _budget(fields: Fields) -> int | None:
     return token_limit(fields, "max_tokens", "budget_tokens")
-
-
-def form_of(fields: Fields) -> dict[str, Any] | None:
-    """The form of the answer: `response_format`, or what peers call it."""
-    form = fields.mapping("response_format")
-    if form is not None and form.get("type") == "json_object" and isinstance(form.get("schema"), dict):
-        form = {"type": "json_schema", "schema": form["schema"]}
-    inner = fields.inner("structured_outputs")
-    inner.refuse({"grammar": "give it as response_format: {type: grammar, grammar: ...} in Lark's form"})
-    for holder, name in ((fields, "guided_json"), (fields, "json_schema"), (fields, "format"), (inner, "json")):
-        schema = holder.any(name)
-        if form is None and isinstance(schema, dict):
-            form = {"type": "json_schema", "schema": schema}
-        elif form is None and schema == "json":
-            form = {"type": "json_object"}
-        elif form is None and schema is not None:
-            raise holder.wrong(name, "a JSON schema", schema)
-    for holder, regex_name, choice_name in ((fields, "guided_regex", "guided_choice"), (inner, "regex", "choice")):
-        regex, choices = holder.text(regex_name), holder.strings(choice_name, 1024)
-        if form is None and (regex or choices):
-            form = {"type": "regex", "regex": regex or "|".join(map(re.escape, choices))}
-    return form
 
 
 def stops_of(service: Service, fields: Fields) -> tuple[str, ...]:

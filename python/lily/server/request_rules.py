@@ -51,8 +51,6 @@ _ACCOUNT = (
     "user",
 )
 _GRAMMARS = {
-    "grammar": "grammars of this form are not supported; response_format takes a schema, a regex or a Lark grammar",
-    "guided_grammar": "give the grammar, in Lark's form, as response_format: {type: grammar, grammar: ...}",
     "structural_tag": "it is not supported; give tools, or a response_format",
 }
 _MODERATION = "this server does not moderate"

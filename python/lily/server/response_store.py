@@ -1,10 +1,13 @@
-"""Keeps responses and their items in memory, so that later requests go on from them; the oldest ones go first."""
+"""Keeps responses and their items in memory, so that later requests go on from them; the oldest ones go first.
+
+A response that is deleted is seen no more, but those that went on from it keep its items as their history.
+"""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +34,7 @@ class StoredResponse:
     def previous(self) -> str | None:
         """The response from which this one went on."""
         given = self.body.get("previous_response_id")
-        return given if isinstance(given, str) else None
+        return given if isinstance(given, str) and given else None
 
 
 class ResponseStore:
@@ -47,6 +50,8 @@ class ResponseStore:
         self._most_responses = most_responses
         self._most_bytes = most_bytes
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._followers: Counter[str] = Counter()  # responses that are kept and went on from one, by its name
+        self._deleted: set[str] = set()  # those that are here for their followers only
         self._places: dict[str, tuple[str, Mapping[str, Any]]] = {}  # items by id, with the response that they are in
         self._bytes = 0
         self._lock = threading.Lock()
@@ -73,6 +78,8 @@ class ResponseStore:
             self._remove(name)
             self._responses[name] = stored
             self._bytes += stored.size
+            if stored.previous is not None:
+                self._followers[stored.previous] += 1
             for item in [*stored.items, *stored.body["output"]]:
                 if isinstance(item.get("id"), str) and item.get("type") != "item_reference":
                     self._places[item["id"]] = (name, item)
@@ -81,18 +88,20 @@ class ResponseStore:
 
     def get(self, name: str, owner: str) -> StoredResponse:
         """The response; ApiError 404 if it is not there."""
-        with self._lock:
-            stored = self._responses.get(name)
-            if stored is None or stored.owner != owner:
-                raise ApiError(404, f"Response with id '{name[:80]}' not found.", param="response_id", code="not_found")
-            self._responses.move_to_end(name)
-            return stored
+        stored = None if name in self._deleted else self._find(name, owner)
+        if stored is None:
+            raise ApiError(404, f"Response with id '{name[:80]}' not found.", param="response_id", code="not_found")
+        return stored
 
     def remove(self, name: str, owner: str) -> None:
-        """Forget a response; ApiError 404 if it is not there."""
+        """Forget a response, as soon as none goes on from it; ApiError 404 if it is not there."""
         self.get(name, owner)
         with self._lock:
-            self._remove(name)
+            self._forget_places(name)
+            if self._followers[name]:
+                self._deleted.add(name)
+            else:
+                self._remove(name)
 
     def conversation(self, name: str, owner: str) -> list[Mapping[str, Any]]:
         """All items up to the end of a response, from those before it on; ApiError if one of them is gone."""
@@ -101,17 +110,17 @@ class ResponseStore:
         seen: set[str] = set()
         while at is not None and at not in seen:
             seen.add(at)
-            try:
-                chain.append(self.get(at, owner))
-            except ApiError:
+            stored = None if at == name and at in self._deleted else self._find(at, owner)
+            if stored is None:
                 raise ApiError(
                     400,
                     f"Previous response with id '{at[:80]}' not found. This server keeps responses in memory, the "
                     "latest ones only; send the earlier items in input.",
                     param="previous_response_id",
                     code="previous_response_not_found",
-                ) from None
-            at = chain[-1].previous
+                )
+            chain.append(stored)
+            at = stored.previous
         return [item for stored in reversed(chain) for item in [*stored.items, *stored.body["output"]]]
 
     def item(self, name: str, owner: str) -> Mapping[str, Any] | None:
@@ -122,11 +131,34 @@ class ResponseStore:
                 return None
             return place[1]
 
-    def _remove(self, name: str) -> None:
-        stored = self._responses.pop(name, None)
-        if stored is None:
-            return
-        self._bytes -= stored.size
-        for item in [*stored.items, *stored.body["output"]]:
+    def _find(self, name: str, owner: str) -> StoredResponse | None:
+        with self._lock:
+            stored = self._responses.get(name)
+            if stored is None or stored.owner != owner:
+                return None
+            self._responses.move_to_end(name)
+            return stored
+
+    def _remove(self, name: str | None) -> None:
+        """Drop a response, and those before it that were kept for it alone."""
+        while name is not None:
+            self._forget_places(name)
+            self._deleted.discard(name)
+            stored = self._responses.pop(name, None)
+            if stored is None:
+                return
+            self._bytes -= stored.size
+            name = stored.previous
+            if name is None:
+                return
+            self._followers[name] -= 1
+            if self._followers[name] <= 0:
+                del self._followers[name]
+            if name in self._followers or name not in self._deleted:
+                return
+
+    def _forget_places(self, name: str) -> None:
+        stored = self._responses.get(name)
+        for item in [] if stored is None else [*stored.items, *stored.body["output"]]:
             if self._places.get(str(item.get("id")), ("", {}))[0] == name:
                 del self._places[str(item["id"])]

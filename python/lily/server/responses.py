@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lily.server.call import call_of
+from lily.server.chat_completions import stream_options
 from lily.server.delivery import collect_answers, start_stream
 from lily.server.engine import Work
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
 from lily.server.json_text import JsonResponse, dump_json
 from lily.server.responses_format import ResponseFormat
+from lily.server.responses_history import as_item
 from lily.server.responses_request import WITH_SEALED_REASONING, input_items, responses_chat_request
 from lily.server.service import Service
 from lily.server.steps import Steps
@@ -96,13 +98,11 @@ def _prepared(steps: Steps, service: Service, fields: Fields, owner: str) -> _Pr
     name = service.model_name(fields)
     wanted = responses_chat_request(service, fields, service.responses, owner, steps)
     stream = fields.flag("stream", False)
-    options = fields.mapping("stream_options")
-    if options is not None and not stream:
-        raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
+    stream_options(service, fields, stream)
     head = _head(name, fields, wanted, fields.flag("store", True))
     include = fields.items("include") or []
     service.finish_fields(fields)
-    items = [_listed(item) for item in input_items(fields)] if head["store"] else []
+    items = _kept_items(service, fields, owner) if head["store"] else []
     return _Prepared(
         work=chat_work(service.model, wanted, steps, call_deltas=True),
         stream=stream,
@@ -181,11 +181,24 @@ def _owner(service: Service, request: Request) -> str:
     return call_of(request).client if service.options.api_keys else ""
 
 
+def _kept_items(service: Service, fields: Fields, owner: str) -> list[dict[str, Any]]:
+    """The items of the input as they are kept and listed; in place of a reference the item itself."""
+    kept = []
+    for item in map(as_item, input_items(fields)):
+        name = None if item is None else item.get("id")
+        if item is None or item["type"] != "item_reference":
+            found = item
+        else:
+            found = service.responses.item(name, owner) if isinstance(name, str) else None
+        if found is not None:
+            kept.append(_listed(found))
+    return kept
+
+
 def _listed(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item of the input as it is listed: with a type and an id."""
-    kind = item.get("type") or ("message" if "role" in item else "item_reference")
-    name = item.get("id")
-    listed = {**item, "type": kind, "id": name if isinstance(name, str) and name else f"in_{secrets.token_hex(16)}"}
+    """An item with an id, whose content is a list."""
+    kind, name = item["type"], item.get("id")
+    listed = {**item, "id": name if isinstance(name, str) and name else f"in_{secrets.token_hex(16)}"}
     if kind == "message" and isinstance(item.get("content"), str):
         part = "output_text" if item.get("role") == "assistant" else "input_text"
         listed["content"] = [{"type": part, "text": item["content"]}]

@@ -12,13 +12,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lily.server.chat_history import History, reasoning_text
+from lily.server.chat_history import History, answer_of, reasoning_text
 from lily.server.content_parts import PartReader, placeholder
 from lily.server.errors import ApiError, unsupported
+from lily.server.message_roles import known_messages
 from lily.server.request_warnings import Warnings
 from lily.server.tool_definitions import CUSTOM_INPUT, RequestTools
 
-__all__ = ["ResponsesReader", "sealed_reasoning"]
+__all__ = ["ResponsesReader", "as_item", "sealed_reasoning"]
 
 _SEAL = "lily1."
 #: Calls of tools that are no functions, by the field that says what was asked of them.
@@ -38,6 +39,9 @@ _OTHER_CALLS = {
 }
 #: Fields in which such calls bring their own results.
 _OWN_RESULTS = ("output", "outputs", "results", "result", "error")
+#: Parts of messages, which some clients send as items.
+_PARTS = ("text", "input_text", "input_image", "input_file", "input_audio", "output_text", "refusal")
+_NOT_ASKING = ("assistant", "system", "developer", "tool", "function")
 _SILENT = ("compaction_trigger", "configuration_update", "mcp_list_tools", "additional_tools", "context_compaction")
 
 
@@ -85,35 +89,49 @@ class ResponsesReader:
         self._strict = strict
         self._answer: dict[str, Any] | None = None  # the assistant's message that may go on
 
-    def add_system(self, text: str | None) -> None:
-        """Take the instructions."""
+    def add_system(self, given: Any) -> None:
+        """Take the instructions: a text, or items."""
+        parts = given if isinstance(given, list) else [given]
+        contents = [one.get("content", one) if isinstance(one, Mapping) else one for one in parts]
+        text = "\n\n".join(filter(None, (self._reader.text("instructions", content) for content in contents)))
         if text:
             self._add("instructions", {"role": "system", "content": text})
 
     def read(self, name: str, items: list[Any]) -> None:
         """Take items; `name` is that of the field which they are from."""
-        turns = [at for at, one in enumerate(items) if _is_answer(one) or _is_question(one)]
-        for at, item in enumerate(items):
-            self._item(f"{name}[{at}]", item, at == (turns[-1] if turns else -1))
+        known = [(f"{name}[{at}]", self._known(f"{name}[{at}]", item)) for at, item in enumerate(items)]
+        newest = max((at for at, (_, one) in enumerate(known) if _is_answer(one) or _is_question(one)), default=-1)
+        told = max((at for at, (_, one) in enumerate(known) if one is not None and _is_told(one)), default=-1)
+        for at, (place, item) in enumerate(known):
+            if item is not None:
+                self._item(place, item, asked=at == newest, last=at > told)
 
-    def _item(self, place: str, item: Any, asked: bool) -> None:
-        if not isinstance(item, Mapping):
-            raise _invalid(place, "must be an object")
-        kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
-        if not isinstance(kind, str):
-            raise _invalid(place, "an item has a type")
+    def _known(self, place: str, item: Any) -> Mapping[str, Any] | None:
+        """An item with a type; None, with a warning, for what is none."""
+        known = as_item(item)
+        if self._strict and (known is None or not _is_described(item)):
+            raise _invalid(place, "an item is an object and has a type")
+        if known is None:
+            self._warnings.add(f"{place} is left out, since it is no item")
+        return known
+
+    def _item(self, place: str, item: Mapping[str, Any], *, asked: bool, last: bool) -> None:
+        kind = str(item["type"])
         if kind == "message":
-            self._message(place, item, asked)
+            for _, message in known_messages([place], [item], self._warnings, strict=self._strict):
+                self._message(place, message, asked)
         elif kind == "reasoning":
             thought = reasoning_text(item.get("content")) or _unsealed(item.get("encrypted_content"))
-            self._add_answer(place, "reasoning_content", thought or reasoning_text(item.get("summary")))
+            summary = item.get("summary")
+            parts = map(reasoning_text, summary if isinstance(summary, list) else [summary])
+            self._add_answer(place, "reasoning_content", thought or "\n\n".join(filter(None, parts)))
         elif kind == "function_call":
             self._call(place, item, item.get("name"), item.get("arguments"))
         elif kind == "custom_tool_call":
             text = json.dumps({CUSTOM_INPUT: item.get("input")}, ensure_ascii=False)
             self._call(place, item, item.get("name"), text)
         elif kind == "item_reference":
-            self._reference(place, item, asked)
+            self._reference(place, item, asked=asked, last=last)
         elif kind in _OTHER_CALLS:
             self._other_call(place, kind, item)
         elif kind == "mcp_approval_response":
@@ -122,18 +140,23 @@ class ResponsesReader:
         elif kind.endswith("_output"):
             self._result(place, kind, item)
         elif kind not in _SILENT:
-            self._unknown(place, kind, item)
+            self._unknown(place, kind, item, last=last)
 
     def _message(self, place: str, item: Mapping[str, Any], asked: bool) -> None:
-        role = item.get("role")
-        if role == "assistant":
-            self._add_answer(place, "content", self._reader.text(f"{place}.content", item.get("content")))
-        elif role in ("user", "system", "developer"):
+        role = item["role"]
+        if role == "tool":
+            given = next(filter(None, (item.get(name) for name in ("call_id", "tool_call_id", "name"))), None)
+            self._result(place, "message", {"call_id": given, "output": item.get("content")})
+        elif role == "assistant":
+            answer = answer_of(place, item, self._reader, self._warnings)
+            if "reasoning_content" in answer:
+                self._add_answer(place, "reasoning_content", answer["reasoning_content"])
+            self._add_answer(place, "content", answer["content"])
+            for call in answer.get("tool_calls", ()):
+                self._call(place, call, call["function"]["name"], call["function"]["arguments"])
+        else:
             text = self._reader.text(f"{place}.content", item.get("content"), asked=asked and role == "user")
             self._add(place, {"role": role, "content": text})
-        else:
-            shown = repr(role)[:80]
-            raise _invalid(place, f"has the role {shown}; roles are system, developer, user and assistant")
 
     def _call(self, place: str, item: Mapping[str, Any], name: Any, arguments: Any) -> None:
         if not isinstance(name, str) or not name:
@@ -166,22 +189,25 @@ class ResponsesReader:
         text = self._reader.text(f"{place}.{field}", item.get(field))
         self._add(place, {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text})
 
-    def _reference(self, place: str, item: Mapping[str, Any], asked: bool) -> None:
+    def _reference(self, place: str, item: Mapping[str, Any], *, asked: bool, last: bool) -> None:
         name = item.get("id")
         found = self._find_item(name) if isinstance(name, str) else None
-        if found is not None:
-            self._item(place, found, asked)
+        known = None if found is None else self._known(place, found)
+        if known is not None and known["type"] != "item_reference":
+            self._item(place, known, asked=asked, last=last)
         elif self._strict:
             raise unsupported(place, f"{place}: there is no item with the id {str(name)[:80]!r} on this server")
         else:
             self._warnings.add(f"{place} is left out: there is no item with the id {str(name)[:80]!r} on this server")
 
-    def _unknown(self, place: str, kind: str, item: Mapping[str, Any]) -> None:
+    def _unknown(self, place: str, kind: str, item: Mapping[str, Any], *, last: bool) -> None:
         shown = repr(kind)[:80]
         if self._strict:
             raise unsupported(place, f"{place}: items of type {shown} are not supported by this server")
         text = self._reader.text(place, item.get("content") or item.get("text") or item.get("summary"))
-        if text:
+        if text and last:  # what comes last is no beginning of an answer unless the client says so
+            self._add(place, {"role": "user", "content": text})
+        elif text:
             self._add_answer(place, "content", text)
         else:
             self._warnings.add(f"{place}: items of type {shown} cannot be read here and are left out")
@@ -194,7 +220,7 @@ class ResponsesReader:
         if follows_calls or (field == "reasoning_content" and answer["content"]):
             self._answer = None
             answer = self._continued(place)
-        answer[field] = answer.get(field, "") + text
+        answer[field] = "\n\n".join(filter(None, (answer.get(field), text)))
 
     def _continued(self, place: str) -> dict[str, Any]:
         if self._answer is None:
@@ -208,18 +234,63 @@ class ResponsesReader:
         self.history.add(place, message)
 
 
+def as_item(item: Any) -> Mapping[str, Any] | None:
+    """An item with a type: a text is the user's message, and so is a part of one; None for what is no item."""
+    if isinstance(item, str):
+        return {"type": "message", "role": "user", "content": item}
+    kind = _kind_of(item) if isinstance(item, Mapping) else None
+    if kind is None:
+        return None
+    if kind in _PARTS:
+        role = "assistant" if kind in ("output_text", "refusal") else "user"
+        return {"type": "message", "role": role, "content": [item]}
+    return {**item, "type": kind}
+
+
+def _is_described(item: Any) -> bool:
+    """Whether the API has items of this shape: without a type, those that have a role and references."""
+    if not isinstance(item, Mapping):
+        return False
+    kind = item.get("type")
+    return kind not in _PARTS if isinstance(kind, str) else kind is None and ("role" in item or set(item) == {"id"})
+
+
+def _kind_of(item: Mapping[str, Any]) -> str | None:
+    """The type of an item, or what one without a type must be."""
+    kind = item.get("type")
+    if isinstance(kind, str):
+        return "message" if "role" in item and _is_unknown(kind) else kind
+    if "role" in item:
+        return "message"
+    if "output" in item:
+        return "function_call_output"
+    if "arguments" in item:
+        return "function_call"
+    if "content" in item or isinstance(item.get("text"), str):
+        return "message" if "content" in item else "input_text"
+    return "item_reference" if "id" in item else None
+
+
+def _is_unknown(kind: str) -> bool:
+    known = ("message", "reasoning", "function_call", "custom_tool_call", "item_reference", "mcp_approval_response")
+    return not (kind in (*known, *_OTHER_CALLS, *_SILENT) or kind.endswith("_output"))
+
+
+def _is_told(item: Mapping[str, Any]) -> bool:
+    """Whether an item becomes a message or a part of one that the client has named so."""
+    return item["type"] not in _SILENT and not _is_unknown(item["type"])
+
+
 def _is_answer(item: Any) -> bool:
     """Whether an item is part of an answer."""
     if not isinstance(item, Mapping):
         return False
-    kind = item.get("type")
-    return item.get("role") == "assistant" or (
-        isinstance(kind, str) and kind != "message" and not kind.endswith("_reference")
-    )
+    kind = item["type"]
+    return item.get("role") == "assistant" or (kind != "message" and not kind.endswith("_reference"))
 
 
 def _is_question(item: Any) -> bool:
-    return isinstance(item, Mapping) and item.get("role") == "user"
+    return isinstance(item, Mapping) and item["type"] == "message" and item.get("role") not in _NOT_ASKING
 
 
 def _invalid(place: str, what: str) -> ApiError:

@@ -7,10 +7,11 @@ from typing import Any
 
 from lily.chat.grammars import check_response_format
 from lily.errors import InvalidArgumentError
+from lily.server.answer_forms import form_field, form_of, known_form
 from lily.server.content_parts import PartReader
 from lily.server.errors import as_api_error, unsupported
 from lily.server.fields import Fields
-from lily.server.openai_fields import form_of, sampling_of, stops_of, template_options_of, thinking_of, token_limit
+from lily.server.openai_fields import sampling_of, stops_of, template_options_of, thinking_of, token_limit
 from lily.server.request_rules import RESPONSES_RULES
 from lily.server.response_store import ResponseStore
 from lily.server.responses_history import ResponsesReader
@@ -32,8 +33,10 @@ def input_items(fields: Fields) -> list[Any]:
     if isinstance(given, str):
         part = {"type": "input_text", "text": given}
         return [{"type": "message", "role": "user", "content": [part]}]
-    if given is None and fields.any("previous_response_id") is None:
+    if given is None and not fields.any("previous_response_id"):
         given = fields.required("input")
+    if isinstance(given, dict):
+        return [given]
     if given is not None and not isinstance(given, list):
         raise fields.wrong("input", "a string or a list of items", given)
     return given or []
@@ -54,9 +57,9 @@ def responses_chat_request(
         lambda name: store.item(name, owner),
         strict=strict,
     )
-    reader.add_system(fields.text("instructions"))
+    reader.add_system(fields.any("instructions"))
     previous = fields.text("previous_response_id")
-    if previous is not None:
+    if previous:  # an empty one, as some clients send with the first request, is none
         before = store.conversation(previous, owner)
         check_counts(service.model, [*before, *items])
         reader.read("previous_response_id", before)
@@ -64,8 +67,8 @@ def responses_chat_request(
     history = reader.history
     if not any(message["role"] != "system" for message in history.messages):
         history.add("input", {"role": "user", "content": ""})  # an empty input: the instructions say what to do
-    begun = history.finish(strict=strict)
     template_options = template_options_of(fields)
+    begun = history.finish(strict=strict, keep_thinking=template_options.get("preserve_thinking") is True)
     thinking, budget = thinking_of(service, fields, template_options)
     _check_reasoning(service, fields)
     top, with_logprobs = _logprobs(fields)
@@ -75,10 +78,12 @@ def responses_chat_request(
         if strict:
             raise unsupported("truncation", "only truncation 'disabled' is supported; leave out items that do not fit")
         fields.warnings.add("truncation is ignored: a conversation that does not fit is refused")
+    form = _format(service, fields)
     RESPONSES_RULES.apply(fields, strict=strict)
+    seen = tools.for_model(history.messages, with_form=form is not None)
     return ChatRequest(
-        messages=history.messages,
-        tools=tools.functions,
+        messages=seen.messages,
+        tools=seen.functions,
         sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options={
@@ -87,8 +92,8 @@ def responses_chat_request(
             ),
             "max_thinking_tokens": budget,
             "stop": stops_of(service, fields),
-            "response_format": _format(service, fields),
-            "tool_choice": tools.choice,
+            "response_format": form,
+            "tool_choice": seen.choice,
             "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
             "logprobs": (top or 0) if with_logprobs else None,
         },
@@ -106,8 +111,7 @@ def _tools(fields: Fields, strict: bool) -> RequestTools:
     """The tools, those that items of the input add included."""
     tools = RequestTools(fields.warnings, strict=strict)
     tools.add_all("tools[{}]", fields.items("tools") or [])
-    given = fields.any("input")
-    for at, item in enumerate(given if isinstance(given, list) else []):
+    for at, item in enumerate(input_items(fields)):
         more = item.get("tools") if isinstance(item, Mapping) else None
         if isinstance(more, list) and item.get("type") in ("additional_tools", "tool_search_output"):
             for one, tool in enumerate(more):
@@ -138,9 +142,9 @@ def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     text = fields.inner("text")
     if text.any("verbosity") not in (None, "medium"):
         fields.warnings.add("text.verbosity is ignored: say in the prompt how long the answer is to be")
-    given = text.mapping("format")
+    given = form_field(text, "format")
     service.finish_fields(text)
-    given = form_of(fields) if given is None else given
+    given = form_of(fields) if given is None else known_form(fields, given)
     try:
         check_response_format(given)
     except InvalidArgumentError as error:

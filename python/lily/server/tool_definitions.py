@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lily.chat import ToolCall
+from lily.chat.events import Event
 from lily.server.errors import ApiError, unsupported
 from lily.server.request_warnings import Warnings
+from lily.server.schema_warnings import warn_of_free_parameters
+from lily.server.tool_aliases import ToolAliases
 
-__all__ = ["CUSTOM_INPUT", "RequestTools"]
+__all__ = ["CUSTOM_INPUT", "RequestTools", "ToolsOfModel"]
 
 CUSTOM_INPUT = "input"  # the one parameter of a tool that takes free text
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -43,6 +48,15 @@ class _Origin:
     namespace: str | None = None
 
 
+@dataclass(frozen=True)
+class ToolsOfModel:
+    """A conversation, functions and a tool choice with names that calls can hold."""
+
+    messages: list[dict[str, Any]]
+    functions: list[dict[str, Any]]
+    choice: str | dict[str, Any] | None
+
+
 class RequestTools:
     """Reads the tools and the tool choice of a request, and knows how the client calls each tool.
 
@@ -61,6 +75,8 @@ class RequestTools:
         self._strict = strict
         self._origins: dict[str, _Origin] = {}
         self._left_out: list[Any] = []  # names
+        self._forbidden: set[str] = set()
+        self._aliases = ToolAliases()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -122,13 +138,17 @@ class RequestTools:
 
     def _add(self, place: str, tool: Mapping[str, Any], parameters: Any, origin: _Origin) -> None:
         name = self._free_name(origin)
+        if name in self._origins:
+            what = f"{place}: there is a tool with the name {name[:80]!r} already"
+            if self._strict:
+                raise _invalid(place, what.partition(": ")[2])
+            self._warnings.add(f"{what}; this one is left out")
+            return
         self._origins[name] = origin
         function: dict[str, Any] = {"name": name}
         if isinstance(tool.get("description"), str) and tool["description"]:
             function["description"] = tool["description"]
-        function["parameters"] = _NO_PARAMETERS if parameters is None else parameters
-        if not isinstance(function["parameters"], Mapping):
-            raise _invalid(place, "the parameters of a tool must be a JSON schema")
+        function["parameters"] = _schema(place, parameters)
         self.functions.append({"type": "function", "function": function})
 
     def _free_name(self, origin: _Origin) -> str:
@@ -138,8 +158,10 @@ class RequestTools:
 
     def choose(self, choice: Any, place: str = "tool_choice") -> None:
         """Take the tool choice of any API."""
-        if choice is None or isinstance(choice, str):
-            self.choice = choice
+        if isinstance(choice, str) and choice in self._origins:
+            self.choice = {"type": "function", "function": {"name": choice}}
+        elif choice is None or isinstance(choice, str):
+            self.choice = choice or None
         elif not isinstance(choice, Mapping):
             raise _invalid(place, "must be a string or an object")
         else:
@@ -182,12 +204,45 @@ class RequestTools:
             name = (inner if isinstance(inner, Mapping) else body).get("name")
             if isinstance(name, str):
                 names.add(self.given_name(name, body.get("namespace")))
-        unknown = names - set(self._origins)
+        unknown = names - set(self._origins) - {one for one in self._left_out if isinstance(one, str)}
         if unknown:
             raise _invalid(place, f"allows {min(unknown)[:80]!r}, which is none of the tools")
         self.functions = [one for one in self.functions if one["function"]["name"] in names]
-        self._left_out += set(self._origins) - names
+        self._forbidden = set(self._origins) - names
+        self._left_out += self._forbidden
         self.choice = mode
+
+    # -- the model's names ----------------------------------------------------------------------------------------
+
+    def for_model(self, messages: Sequence[dict[str, Any]], *, with_form: bool) -> ToolsOfModel:
+        """What the model gets, once all is read; `with_form` says whether the answer has a form, as then calls have.
+
+        Where calls have a form, a warning tells what in the tools' schemas it does not hold.
+        """
+        choice = self.choice
+        named = choice["function"]["name"] if isinstance(choice, dict) else None
+        if named is not None or choice in ("required", "any") or (with_form and choice != "none"):
+            warn_of_free_parameters(self.functions, None if named is None else {named}, self._warnings)
+        functions = [
+            {"type": "function", "function": self._aliases.function(one["function"], self._origins)}
+            for one in self.functions
+        ]
+        if named is not None:
+            choice = {"type": "function", "function": {"name": self._aliases.of(named)}}
+        return ToolsOfModel(self._aliases.messages(messages), functions, choice)
+
+    def events_for_client(self, events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
+        """Events of answers, each with the answer's index, in the client's names.
+
+        Calls of tools that are there and not allowed are left out, with a warning: the model may know them from the
+        conversation.
+        """
+        told: list[str] = []
+        for item in self._aliases.events(events, self._forbidden, told):
+            for name in told:
+                self._warnings.add(f"a call of {name[:80]!r}, which tool_choice does not allow, was left out")
+            told.clear()
+            yield item
 
     # -- the client's names ---------------------------------------------------------------------------------------
 
@@ -223,6 +278,20 @@ def _known_by_heart(kind: Any) -> dict[str, Any] | None:
             schema = {"type": "object", "properties": properties, "required": list(required)}
             return {"description": description, "parameters": schema}
     return None
+
+
+def _schema(place: str, parameters: Any) -> Mapping[str, Any]:
+    """The schema of a tool's parameters, which some clients write as text, and some languages as an empty list."""
+    if isinstance(parameters, str) and parameters.strip():
+        with contextlib.suppress(ValueError, RecursionError):
+            parameters = json.loads(parameters)
+    if not isinstance(parameters, Mapping):
+        if not parameters:
+            return _NO_PARAMETERS
+        raise _invalid(place, "the parameters of a tool must be a JSON schema")
+    if parameters.get("properties") == []:
+        return {**parameters, "properties": {}}
+    return parameters
 
 
 def _name(place: str, tool: Mapping[str, Any]) -> str:

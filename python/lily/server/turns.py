@@ -14,11 +14,13 @@ from lily.chat.stop_strings import StopStrings
 from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentError, TemplateError
 from lily.sampling import Sampling
+from lily.server.context_errors import as_too_long, is_exact, most_tokens, too_long
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
+from lily.server.prompt_scores import described, prompt_logprobs
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
-from lily.server.work_limits import characters_of, check_tools, take_memory
+from lily.server.work_limits import characters_of, check_tools, may_be_too_long, take_memory
 
 if TYPE_CHECKING:
     from lily.generation import GeneratedToken, Generation
@@ -39,6 +41,7 @@ __all__ = [
 
 _MOST_CHARACTERS = 1 << 22  # of a prompt, unless the context is so large that more could fit
 _LEAST_COUNTED = 1 << 17  # tokens that are counted at least, however small the context is
+_COUNTED_CONTEXTS = 2  # a prompt of more than so many contexts is refused before all of it is counted
 _CHARACTERS = 16  # of a token: a text of longer ones, on the whole, is nothing but repetitions
 
 
@@ -68,7 +71,11 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class RawRequest:
-    """A prompt to continue as it is, `choices` times."""
+    """A prompt to continue as it is, `choices` times.
+
+    With `scores_prompt` the first event of each choice has the log-probabilities of the prompt's tokens and no text,
+    and the last one with log-probabilities that of the stop token, if one ended the text.
+    """
 
     ids: Sequence[int]
     sampling: Sampling
@@ -76,6 +83,7 @@ class RawRequest:
     stop: Sequence[str] = ()
     logprobs: int | None = None
     choices: int = 1
+    scores_prompt: bool = False
 
 
 @contextlib.contextmanager
@@ -87,15 +95,18 @@ def errors_at(places: Sequence[str] | None, format_field: str = "response_format
         raise as_api_error(error, places, format_field=format_field) from error
 
 
-def prompt_length(model: Model, request: ChatRequest, steps: Steps) -> int:
-    """Tokens of the prompt that a conversation makes, up to some more than fit. Errors as for `refuse_oversized`."""
-    most = max(2 * model.max_context, _LEAST_COUNTED)
-    refuse_oversized(model, request, steps, most)
-    with errors_at(request.places, request.format_field), _chat(model, request, call_deltas=False) as chat:
-        try:
+def prompt_length(model: Model, request: ChatRequest, steps: Steps, most: int | None = None) -> int:
+    """Tokens of the prompt that a conversation makes, up to some more than fit.
+
+    Errors as for `refuse_oversized`; a prompt of more than `most` tokens is an ApiError that has a higher number.
+    """
+    most = max(2 * model.max_context, _LEAST_COUNTED) if most is None else most
+    try:
+        refuse_oversized(model, request, steps, most)
+        with errors_at(request.places, request.format_field), _chat(model, request, call_deltas=False) as chat:
             return chat.prompt_length(most)
-        except ContextOverflowError:
-            raise _overflow(model, characters_of(request.messages)) from None
+    except ContextOverflowError:
+        raise too_long(most_tokens(request.messages, request.tools), model.max_context) from None
 
 
 def refuse_oversized(model: Model, request: ChatRequest, steps: Steps, most: int | None = None) -> None:
@@ -122,14 +133,21 @@ def encoded(model: Model, text: str, steps: Steps) -> list[int]:
 
     Raises
     ------
-    ContextOverflowError
-        The text is longer than the context, as its beginning tells.
     ApiError
-        There is no memory to encode it.
+        The text is longer than the context, or there is no memory to encode it.
     """
-    _check_characters(model, len(text))
-    take_memory(model, [text], steps)
-    model.chat_support.encoder.check_length(text, model.max_context)
+    most = _COUNTED_CONTEXTS * model.max_context
+    count = len(text.encode("utf-8", "replace"))  # tokens at most
+    try:
+        _check_characters(model, len(text))
+        take_memory(model, [text], steps, most)
+        if may_be_too_long(model, [text]):
+            counted = model.tokenizer.count(text, most)
+            count = counted if counted <= most else count
+    except ContextOverflowError:
+        raise too_long(count, model.max_context, "prompt") from None
+    if may_be_too_long(model, [text]) and count > model.max_context:
+        raise too_long(count, model.max_context, "prompt")
     return model.tokenizer.encode(text, check=steps.check)
 
 
@@ -146,18 +164,40 @@ def _overflow(model: Model, characters: int) -> ContextOverflowError:
 
 
 def chat_work(model: Model, request: ChatRequest, steps: Steps, *, call_deltas: bool = False) -> Work:
-    """The work that answers a conversation; its items are (choice, event). Errors as for `refuse_oversized`."""
+    """The work that answers a conversation; its items are (choice, event). Errors as for `prompt_length`."""
+    counted = _COUNTED_CONTEXTS * model.max_context
+    if may_be_too_long(model, [*request.messages, *(request.tools or ())]):
+        count = prompt_length(model, request, steps, counted)
+        if count > model.max_context:
+            raise too_long(count, model.max_context)
     refuse_oversized(model, request, steps)
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
-        with errors_at(request.places, request.format_field):
+        with errors_at(request.places, request.format_field), _exact_overflow(model, request, counted):
             chat = _chat(model, request, call_deltas=call_deltas)
             ticket.on_cancel(chat.cancel)
             events = chat.alternatives(count=request.choices, progress=ticket.report)
+            tools = request.tools_of_client
             with chat, contextlib.closing(events):  # type: ignore[type-var]
-                yield from events
+                yield from events if tools is None else tools.events_for_client(events)
 
     return work
+
+
+@contextlib.contextmanager
+def _exact_overflow(model: Model, request: ChatRequest, most: int) -> Iterator[None]:
+    """Let the error for a prompt whose texts are short, but not what the template makes of them, have its tokens."""
+    try:
+        yield
+    except ContextOverflowError as error:
+        told = as_too_long(str(error))
+        if not is_exact(str(error)):
+            try:
+                with _chat(model, request, call_deltas=False) as chat:
+                    told = too_long(chat.prompt_length(most), model.max_context)
+            except ContextOverflowError:
+                told = too_long(most_tokens(request.messages, request.tools), model.max_context)
+        raise told from None
 
 
 def _chat(model: Model, request: ChatRequest, *, call_deltas: bool) -> Chat:
@@ -191,6 +231,14 @@ def raw_work(model: Model, requests: Sequence[RawRequest]) -> Work:
 def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tuple[int, Event]]:
     """The continuations of one prompt, side by side."""
     began = time.perf_counter()
+    if request.scores_prompt:
+        scores = tuple(_prompt_logprobs(model, request, ticket))
+        yield from ((at, ContentDelta("", scores)) for at in range(request.choices))
+    if request.max_tokens == 0:  # the prompt is all
+        timings = Timings(time.perf_counter() - began, 0.0)
+        for at in range(request.choices):
+            yield at, Done("cancelled" if ticket.cancelled else "length", Usage(len(request.ids)), timings)
+        return
     with contextlib.ExitStack() as sessions:
         first = sessions.enter_context(model.cached_session(request.ids, progress=ticket.report))
         ticket.on_cancel(first.cancel)
@@ -209,6 +257,21 @@ def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tup
                     yield at, event
 
 
+def _prompt_logprobs(model: Model, request: RawRequest, ticket: Ticket) -> list[TokenLogprob]:
+    def progress(done: int, total: int) -> None:
+        if ticket.cancelled:
+            raise CancelledError("the request was cancelled")
+        ticket.report(done, total)
+
+    return prompt_logprobs(
+        model,
+        request.ids,
+        request.logprobs or 0,
+        on_session=lambda session: ticket.on_cancel(session.cancel),
+        progress=progress,
+    )
+
+
 def _continuation(session: Session, request: RawRequest, at: int, prefill: float, ticket: Ticket) -> Iterator[Event]:
     model, total = session.model, len(request.ids)
     seed = request.sampling.seed
@@ -217,6 +280,9 @@ def _continuation(session: Session, request: RawRequest, at: int, prefill: float
     stop = StopStrings(request.stop)
     began = time.perf_counter()
     yield from _texts(model.tokenizer, generation, stop, ticket)
+    stopped = generation.stop_token
+    if request.scores_prompt and stopped is not None:
+        yield ContentDelta("", (_described(model.tokenizer, stopped),))
     finish: FinishReason = "stop" if stop.matched or generation.finish_reason == "stop" else "length"
     model.cache.insert(session)
     yield Done(
@@ -254,8 +320,4 @@ def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, tick
 
 
 def _described(tokenizer: Tokenizer, token: GeneratedToken) -> TokenLogprob:
-    def one(token_id: int, value: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-        data = tokenizer.token_bytes(token_id)
-        return TokenLogprob(data.decode("utf-8", "replace"), token_id, data, value, top)
-
-    return one(token.id, token.logprob or 0.0, tuple(one(*pair) for pair in token.top_logprobs))
+    return described(tokenizer, token.id, token.logprob or 0.0, token.top_logprobs)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lily.errors import ContextOverflowError, InvalidArgumentError
+from lily.server.context_errors import most_tokens, too_long
 
 if TYPE_CHECKING:
     from lily.model import Model
     from lily.server.steps import Steps
     from lily.text import Tokenizer
 
-__all__ = ["characters_of", "check_counts", "check_tools", "encoding_bytes", "take_memory"]
+__all__ = ["characters_of", "check_counts", "check_tools", "encoding_bytes", "may_be_too_long", "take_memory"]
 
 _MOST_TOOLS = 1024
 _MOST_MESSAGES = 1 << 14
@@ -20,6 +21,7 @@ _MOST_PARTS = 1 << 15  # of all messages
 _LISTS = ("content", "tool_calls", "tools", "output", "summary", "reasoning_details", "thinking_blocks")
 _FREE = 1 << 16  # bytes of a part that are encoded in passing
 _BYTES = 4  # of a token, about
+_LONGEST_CHARACTER = 4  # bytes
 _PER_BYTE = 160  # bytes of memory for a byte of UTF-8 that is encoded at once
 
 
@@ -28,18 +30,13 @@ def check_counts(model: Model, messages: Sequence[Any], tools: Any = None) -> No
 
     Raises
     ------
-    ContextOverflowError
+    ApiError
         There are more messages than the context has tokens, or more than a conversation may have.
     InvalidArgumentError
         There are too many parts or tools.
     """
-    count, most = len(messages), model.max_context
-    if count > most:
-        raise ContextOverflowError(
-            f"the conversation has {count} messages, more than {most} tokens, the maximum context"
-        )
-    if count > _MOST_MESSAGES:
-        raise ContextOverflowError(f"the conversation has {count} messages; {_MOST_MESSAGES} are allowed")
+    if len(messages) > min(model.max_context, _MOST_MESSAGES):
+        raise too_long(most_tokens(messages), model.max_context)
     check_tools(tools)
     parts = sum(
         len(one[name])
@@ -61,6 +58,14 @@ def check_tools(tools: Any) -> None:
 def characters_of(value: Any) -> int:
     """Characters of all texts in a JSON value."""
     return sum(map(len, _texts(value)))
+
+
+def may_be_too_long(model: Model, values: Sequence[Any]) -> bool:
+    """Whether texts have so many bytes that their tokens are worth counting before all else."""
+    most = _BYTES * model.max_context
+    if _LONGEST_CHARACTER * characters_of(values) <= most:
+        return False
+    return sum(len(text.encode("utf-8", "replace")) for text in _texts(values)) > most
 
 
 def take_memory(model: Model, values: Sequence[Any], steps: Steps, most: int | None = None) -> None:

@@ -67,12 +67,14 @@ ReadOnlyArray<float> decode(Session& self, std::int32_t token) {
 }
 
 std::pair<ReadOnlyArray<float>, ReadOnlyArray<std::int32_t>> score(Session& self, const TokenIds& ids,
-                                                                   const nb::object& progress) {
+                                                                   const nb::object& progress,
+                                                                   const std::optional<TokenIds>& targets) {
   const ProgressCallback callback = make_callback(progress);
+  const auto wanted = targets ? as_span(*targets) : std::span<const std::int32_t>();
   Scores scores;
   {
     const nb::gil_scoped_release release;
-    scores = self.score(as_span(ids), callback);
+    scores = self.score(as_span(ids), wanted, callback);
   }
   return {as_array<float>(std::make_shared<const std::vector<float>>(std::move(scores.log_probabilities))),
           as_array<std::int32_t>(std::make_shared<const std::vector<std::int32_t>>(std::move(scores.argmax)))};
@@ -122,7 +124,7 @@ void bind_session(nb::module_& module) {
           },
           "request"_a, "mask"_a.none(), "expected_revision"_a)
       .def("cancel", &Session::cancel)
-      .def("score", &score, "ids"_a, "progress"_a.none())
+      .def("score", &score, "ids"_a, "progress"_a.none(), "targets"_a.none() = nb::none())
       .def("reset", &Session::reset)
       .def("close", &Session::close)
       .def("begin_close", &Session::begin_close)

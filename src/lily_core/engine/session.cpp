@@ -299,13 +299,24 @@ TokenChoice Session::next_token(const TokenRequest& request, TokenMask mask, std
   return choice;
 }
 
-Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback& progress) {
+Scores Session::score(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                      const ProgressCallback& progress) {
   const Entry entry(*this);
   cancelled_.store(false, std::memory_order_relaxed);
   model_->require_same_process();
   check_ids(ids);
   const auto total = static_cast<std::int64_t>(ids.size());
   if (total < 2) throw Error(ErrorKind::invalid_argument, "scoring needs at least two token ids");
+  if (targets.empty()) {
+    targets = ids.subspan(1);
+  } else {
+    check_ids(targets);
+    if (static_cast<std::int64_t>(targets.size()) != total - 1) {
+      throw Error(ErrorKind::invalid_argument,
+                  "scoring needs one target less than token ids: " + std::to_string(total - 1) + ", not " +
+                      std::to_string(targets.size()));
+    }
+  }
   if (total > model_->options().max_context) {
     throw Error(ErrorKind::context_overflow, std::to_string(total) + " token ids exceed the maximum context of " +
                                                  std::to_string(model_->options().max_context));
@@ -322,7 +333,7 @@ Scores Session::score(std::span<const std::int32_t> ids, const ProgressCallback&
     model_->require_unchanged_files();
     {
       const std::scoped_lock lock(model_->compute_mutex());
-      backend.score(*state, ids.subspan(first, count), ids.subspan(first + 1, count),
+      backend.score(*state, ids.subspan(first, count), targets.subspan(first, count),
                     std::span(scores.log_probabilities).subspan(first, count),
                     std::span(scores.argmax).subspan(first, count));
     }

@@ -23,7 +23,7 @@ using ProgressCallback = std::function<void(std::int64_t, std::int64_t)>;
 using Logits = std::shared_ptr<const std::vector<float>>;  // [vocab_size]
 
 struct Scores {
-  std::vector<float> log_probabilities;  // [tokens - 1] of ids[1:], natural logarithm
+  std::vector<float> log_probabilities;  // [tokens - 1] of the targets, natural logarithm
   std::vector<std::int32_t> argmax;      // [tokens - 1] most probable token at each position
 };
 
@@ -65,8 +65,10 @@ class Session {
   // generation costs nothing. A stop token is not appended.
   // Throws when the sequence is not at expected_revision; each appended token adds one to it.
   [[nodiscard]] TokenChoice next_token(const TokenRequest& request, TokenMask mask, std::uint64_t expected_revision);
-  // Teacher-forced from the empty sequence; leaves this session as it was.
-  [[nodiscard]] Scores score(std::span<const std::int32_t> ids, const ProgressCallback& progress);
+  // Teacher-forced from the empty sequence; leaves this session as it was. `targets` [tokens - 1] are the ids whose
+  // log-probabilities are wanted at each position; empty: those of ids[1:].
+  [[nodiscard]] Scores score(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
+                             const ProgressCallback& progress);
   // From another thread: the call in progress throws Error(cancelled) after its current chunk or token.
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   void reset();

@@ -1,0 +1,69 @@
+"""The roles that clients give to messages, as those of the library. A history is not refused for its roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lily.server.errors import ApiError
+from lily.server.request_warnings import Warnings
+
+__all__ = ["known_messages", "message_list"]
+
+_NAMES = {
+    "system": "system platform root instructions",
+    "developer": "developer",
+    "user": "user human",
+    "assistant": "assistant model ai bot chatbot gpt",
+    "tool": "tool function ipython observation environment tool_response tool_result tool_results function_response",
+}
+_BY_NAME = {name: role for role, names in _NAMES.items() for name in names.split()}
+
+
+def message_list(given: Any, *, strict: bool) -> list[Any] | None:
+    """The messages of a request, of which one may stand alone, as may the user's text; None for all else."""
+    if isinstance(given, (str, Mapping)) and given and not strict:
+        return [given]
+    return given if isinstance(given, list) and given else None
+
+
+def known_messages(
+    places: Sequence[str], messages: Sequence[Any], warnings: Warnings, *, strict: bool
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """The messages with their places, each with one of the library's roles.
+
+    A text is the user's message. A role that nobody knows is the user's, and what is no message is left out, both with
+    a warning; with `strict` they are an ApiError.
+    """
+    found = []
+    for place, message in zip(places, messages, strict=True):
+        known = _known(place, message, warnings, strict)
+        if known is not None:
+            found.append((place, known))
+    return found
+
+
+def _known(place: str, message: Any, warnings: Warnings, strict: bool) -> Mapping[str, Any] | None:
+    if isinstance(message, str) and not strict:
+        return {"role": "user", "content": message}
+    if not isinstance(message, Mapping):
+        if strict:
+            raise ApiError(400, f"{place} must be an object", param=place, code="invalid_value")
+        warnings.add(f"{place} is left out, since it is no message")
+        return None
+    given = message.get("role")
+    role = _BY_NAME.get(given.strip().lower()) if isinstance(given, str) else None
+    if role is None:
+        shown = repr(given)[:80]
+        if strict:
+            known = "system, developer, user, assistant and tool"
+            raise ApiError(400, f"{place} has the role {shown}; roles are {known}", param=place, code="invalid_value")
+        role = _likely_role(message)
+        warnings.add(f"{place} has the role {shown}, which is taken for {role}")
+    return message if role == given else {**message, "role": role}
+
+
+def _likely_role(message: Mapping[str, Any]) -> str:
+    if message.get("tool_call_id") is not None:
+        return "tool"
+    return "assistant" if message.get("tool_calls") or message.get("function_call") else "user"

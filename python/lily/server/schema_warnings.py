@@ -1,0 +1,78 @@
+"""What the schemas of tools ask for and the grammar of their calls does not hold; see `lily.chat.grammars`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lily.chat.schema_references import References
+from lily.chat.schema_types import ANY, leaf_schemas, types_of
+from lily.server.request_warnings import Warnings
+
+__all__ = ["warn_of_free_parameters"]
+
+_MOST = 8  # warnings
+#: Of the arguments as a whole: each of them is written by itself.
+_OF_OBJECTS = (
+    *("$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "patternProperties", "propertyNames"),
+    *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
+)
+#: Of a parameter that takes any text.
+_OF_TEXTS = (
+    *("minLength", "maxLength", "pattern", "format", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "properties", "required"),
+    *("items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
+)
+
+
+def warn_of_free_parameters(functions: Sequence[Mapping[str, Any]], names: set[str] | None, warnings: Warnings) -> None:
+    """Tell what the calls of tools are not held to, where a grammar forces their form.
+
+    Parameters
+    ----------
+    functions
+        Definitions in OpenAI's form.
+    names
+        Of those that may be called; None: all.
+    warnings
+        Of the request.
+    """
+    count = 0
+    for tool in functions:
+        function = tool["function"]
+        if names is not None and function["name"] not in names:
+            continue
+        for keyword, where in _free_keywords(function["parameters"]):
+            count += 1
+            if count > _MOST:
+                warnings.add("tools: and more keywords that the calls are not held to")
+                return
+            warnings.add(f"tools: no call of {function['name'][:80]} is held to {keyword}{where}")
+
+
+def _free_keywords(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for keyword in _OF_OBJECTS:
+        if keyword in schema:
+            yield keyword, " of its arguments"
+    given = schema.get("properties")
+    properties: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    required = schema.get("required")
+    if isinstance(required, list) and any(isinstance(one, str) and one not in properties for one in required):
+        yield "required", " of its arguments, which has names that are not in properties"
+    references = References(schema)
+    for name, inner in properties.items():
+        leaves = [leaf for leaf in leaf_schemas(inner, references) if isinstance(leaf, Mapping)]
+        if any(map(_is_text, leaves)):
+            for keyword in _OF_TEXTS:
+                if any(keyword in leaf for leaf in leaves):
+                    yield keyword, f" of {str(name)[:80]}"
+
+
+def _is_text(leaf: Mapping[str, Any]) -> bool:
+    """Whether a parameter of this schema takes any text."""
+    if leaf.get("enum") or "const" in leaf:
+        return False
+    kinds = types_of(leaf)
+    if not kinds and "type" not in leaf and ("properties" in leaf or "items" in leaf):
+        return False
+    return not kinds or "string" in kinds or ANY in kinds
