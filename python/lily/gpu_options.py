@@ -85,9 +85,9 @@ class GpuOptions:
                 changes[mechanism.field] = mechanism.off
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
-    def to_core(self) -> _core.Options:
+    def to_core(self) -> _core.GpuOptions:
         """The core's copy of them; ConfigError names the one that is wrong."""
-        native = _core.Options()
+        native = _core.GpuOptions()
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             try:

@@ -40,8 +40,8 @@ def test_a_request_keeps_no_mask(checkpoint: Path, cpu_model: lily.Model) -> Non
         session.prefill(PROMPT)
         other.prefill(PROMPT)
         revision = other._native.begin_generation()
-        first = session._native.begin_generation()
-        chosen.append(session._native.next_token(request, only(5, size), first).token)
+        first = session.core.begin_generation()
+        chosen.append(session.core.next_token(request, only(5, size), first).token)
         interrupts = True
-        chosen.append(session._native.next_token(request, only(6, size), first + 1).token)
+        chosen.append(session.core.next_token(request, only(6, size), first + 1).token)
     assert chosen == [5, 9, 6]

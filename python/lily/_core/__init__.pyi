@@ -211,8 +211,8 @@ class Sampler:
 
 def uniform_at(seed: int, position: int) -> float: ...
 
-class Options:
-    """A switch for every mechanism of the GPU engine; see lily.Options."""
+class GpuOptions:
+    """A switch for every mechanism of the GPU engine; see lily.GpuOptions."""
 
     def __init__(self) -> None: ...
 
@@ -356,10 +356,10 @@ class EngineOptions:
     def kv_cache_type(self, arg: str, /) -> None: ...
 
     @property
-    def gpu(self) -> Options: ...
+    def gpu(self) -> GpuOptions: ...
 
     @gpu.setter
-    def gpu(self, arg: Options, /) -> None: ...
+    def gpu(self, arg: GpuOptions, /) -> None: ...
 
     @property
     def copy_progress(self) -> Callable[[int, int], None]:

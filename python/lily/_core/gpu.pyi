@@ -45,9 +45,9 @@ class StepReport:
     @property
     def steps_in_flight(self) -> int: ...
 
-def report_decode(config: lily._core.ModelConfig, formats: Mapping[str, tuple[lily._core.MatrixFormat, int]], options: lily._core.Options, context: int) -> StepReport: ...
+def report_decode(config: lily._core.ModelConfig, formats: Mapping[str, tuple[lily._core.MatrixFormat, int]], options: lily._core.GpuOptions, context: int) -> StepReport: ...
 
-def report_prefill(config: lily._core.ModelConfig, formats: Mapping[str, tuple[lily._core.MatrixFormat, int]], options: lily._core.Options, context: int, rows: int) -> StepReport: ...
+def report_prefill(config: lily._core.ModelConfig, formats: Mapping[str, tuple[lily._core.MatrixFormat, int]], options: lily._core.GpuOptions, context: int, rows: int) -> StepReport: ...
 
 MEMORY_KINDS: tuple = ('weights', 'cache', 'recurrent', 'other')
 
@@ -72,7 +72,7 @@ class Counters:
     @property
     def decode(self) -> PassReport: ...
 
-def set_options(model: lily._core.Model, options: lily._core.Options) -> None:
+def set_options(model: lily._core.Model, options: lily._core.GpuOptions) -> None:
     """
     Other switches from the next pass on: for measuring. No session may be in a call.
     """

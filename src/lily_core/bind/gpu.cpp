@@ -85,7 +85,7 @@ gpu::GpuBackend& gpu_backend(Model& model) {
 }
 
 void bind_options(nb::module_& module) {
-  nb::class_<Options>(module, "Options", "A switch for every mechanism of the GPU engine; see lily.Options.")
+  nb::class_<Options>(module, "GpuOptions", "A switch for every mechanism of the GPU engine; see lily.GpuOptions.")
       .def(nb::init<>())
       .def_rw("dequantize_in_gemm", &Options::dequantize_in_gemm)
       .def_rw("route_on_device", &Options::route_on_device)
