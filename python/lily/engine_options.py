@@ -78,9 +78,9 @@ def make_engine_options(
     native.kv_cache_type = _text("kv_cache_type", "float16" if kv_cache_type is None else kv_cache_type)
     if options is not None:
         if backend == "cpu":
-            raise ConfigError("options are switches of the GPU engine: the cpu backend has none of them")
+            raise ConfigError("options (lily.GpuOptions) apply only to GPU backends, not to backend='cpu'")
         if not isinstance(options, GpuOptions):
-            raise ConfigError(f"options must be lily.GpuOptions, not {quoted(options)}")
+            raise ConfigError(f"options must be a lily.GpuOptions, not {quoted(options)}")
         native.gpu = options.to_core()
     if backend != "cpu":
         _refuse_cpu_options(backend, cpu_isa, kv_cache_type)
@@ -109,9 +109,9 @@ def arithmetic_of(native: _core.EngineOptions, options: GpuOptions) -> str:
 
 def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | None) -> None:
     if cpu_isa:
-        raise ConfigError(f"cpu_isa is of the cpu backend; {backend} has none")
+        raise ConfigError(f"cpu_isa applies only to backend='cpu', not to {backend!r}")
     if kv_cache_type not in (None, "bfloat16"):
-        raise ConfigError(f'{backend} keeps keys and values in bfloat16; kv_cache_type="{kv_cache_type}" is not there')
+        raise ConfigError(f'kv_cache_type="{kv_cache_type}" applies only to backend="cpu"; {backend} stores keys and values in bfloat16')
 
 
 def _count(name: str, value: int | None) -> int:
