@@ -16,7 +16,7 @@ def body(path, answer, **fields):
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-@pytest.mark.parametrize("content", ["One, two", "Line\n", "See: ", "a\n\n  b", "  <|im_end|> x ", "  "])
+@pytest.mark.parametrize("content", ["One, two", "Line\n", "See: ", "a\n\n  b", "  <|im_end|> x "])
 def test_the_prompt_ends_where_the_answer_goes_on(prompt_of, path, content):
     prompt = prompt_of(path, body(path, {"role": "assistant", "content": content}))
     assert prompt.endswith(f"{END}<think>\n\n</think>\n\n{content}")

@@ -46,6 +46,10 @@ def answered(client, path, body):
         ({"role": "narrator", "content": "AB"}, f"{USER}AB<"),
         ({"role": None, "content": "AB"}, f"{USER}AB<"),
         ({"content": "AB"}, f"{USER}AB<"),
+        ({"role": "user", "parts": [{"text": "A"}, {"type": "text", "text": "B "}]}, f"{USER}A"),
+        ({"role": "model", "parts": [{"text": "AB"}]}, "assistant\nAB<"),
+        ({"role": "user", "text": "AB"}, f"{USER}AB<"),
+        ({"role": "user", "content": "AB ", "images": ["AAAA"]}, f"{USER}AB [image: not readable here]"),
         ("AB", f"{USER}AB<"),
         (None, ""),
         (7, ""),
@@ -258,3 +262,18 @@ def test_an_empty_id_of_a_previous_response_is_none(client):
     first = answered(client, RESPONSES, body).json()
     assert "x-lily-warnings" not in client.post(RESPONSES, json={"max_output_tokens": 1, **body}).headers
     assert answered(client, RESPONSES, {"input": "And?", "previous_response_id": first["id"]})
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_an_image_beside_the_text_is_refused_where_one_in_it_is(client, path):
+    shown = {"role": "user", "content": "See", "images": ["AAAA"]}
+    response = client.post(path, json={LIMITS[path]: 1, **conversation(path, ASK, shown)})
+    assert response.status_code == 400
+    assert "this model reads text only" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("turn", [None, {"role": "assistant", "content": ""}])
+def test_a_conversation_without_anything_is_answered(client, prompt_of, path, turn):
+    assert prompt_of(path, conversation(path, turn)).startswith(f"{USER}<|im_end|>\n<|im_start|>assistant")
+    answered(client, path, conversation(path, turn))

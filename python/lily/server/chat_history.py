@@ -76,9 +76,12 @@ class History:
             self.places.pop()
         if strict:
             self._refuse_later_system()
-        if strict or not self.messages:
+        if strict:
             return bool(self.messages and self.messages[-1]["role"] == "assistant")
         self._drop_silent_answers(keep_thinking)
+        if not self.messages:
+            self._warnings.add("messages: nothing in them can be read; an empty message of the user was put there")
+            self.add("messages", {"role": "user", "content": ""})
         last = self.messages[-1]
         if last["role"] == "assistant" and last.get("tool_calls"):
             self._warnings.add(f"{self.places[-1]}: the results of its tool calls are missing")

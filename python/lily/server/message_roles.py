@@ -60,7 +60,21 @@ def _known(place: str, message: Any, warnings: Warnings, strict: bool) -> Mappin
             raise ApiError(400, f"{place} has the role {shown}; roles are {known}", param=place, code="invalid_value")
         role = _likely_role(message)
         warnings.add(f"{place} has the role {shown}, which is taken for {role}")
-    return message if role == given else {**message, "role": role}
+    changed = {} if role == given else {"role": role}
+    changed |= _content_elsewhere(message)
+    return {**message, **changed} if changed else message
+
+
+def _content_elsewhere(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a message that some APIs keep in other fields: parts, a text, images beside the text."""
+    content = message.get("content")
+    if content is None:
+        content = next((message[name] for name in ("parts", "text") if message.get(name)), None)
+    images = message.get("images")
+    if isinstance(images, list) and images:
+        texts = content if isinstance(content, list) else [content]
+        content = [*texts, *({"type": "image"} for _ in images)]
+    return {} if content is message.get("content") else {"content": content}
 
 
 def _likely_role(message: Mapping[str, Any]) -> str:
