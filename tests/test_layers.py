@@ -54,7 +54,7 @@ def test_includes(tree: Path, file: str, include: str, found: int) -> None:
         ("cache/a.py", "from lily import server", 1),
         ("cache/a.py", "if TYPE_CHECKING:\n    from lily.model import Model", 0),
         ("cache/a.py", "def f():\n    from lily.chat import Chat", 1),
-        ("model.py", "def f():\n    from lily.chat import Chat", 0),
+        ("model_text.py", "def f():\n    from lily.chat import Chat", 0),
         ("model.py", "from lily.chat import Chat", 1),
         ("novelty.py", "import lily", 1),
     ],

@@ -185,10 +185,10 @@ def test_scales_may_lie_in_another_file_than_the_codes(tmp_path: Path) -> None:
 
 
 def test_files_of_skipped_tensors_alone_are_not_mapped(tmp_path: Path) -> None:
-    from synthetic import GpuOptions, tensors, write_file
+    from synthetic import Options, tensors, write_file
 
     config = random_config(np.random.default_rng(23))
-    options = GpuOptions(group_size=32, extra=("vision", "mtp"))
+    options = Options(group_size=32, extra=("vision", "mtp"))
     everything = list(tensors(config, options))
     other = [tensor for tensor in everything if tensor.name.startswith(("vision", "mtp"))]
     write_checkpoint(tmp_path, config, group_size=32, index=False)

@@ -13,13 +13,13 @@ from safetensors import safe_open
 
 import synthetic
 from lily.checkpoint import read_checkpoint
-from synthetic import GpuOptions, random_config, tensors, text_config, with_layers, write_checkpoint
+from synthetic import Options, random_config, tensors, text_config, with_layers, write_checkpoint
 
 
 @pytest.mark.parametrize("layout", ["stacked", "per_expert", "fused"])
 def test_the_formats_own_library_reads_the_files(layout: str, tmp_path: Path) -> None:
     config = random_config(np.random.default_rng(61))
-    options = GpuOptions(
+    options = Options(
         bits=None if layout == "fused" else 8, group_size=32, layout=layout, shards=3, extra=("vision", "mtp")
     )
     write_checkpoint(tmp_path, config, options)
@@ -35,7 +35,7 @@ def test_the_formats_own_library_reads_the_files(layout: str, tmp_path: Path) ->
 
 
 def test_names_and_count_of_the_real_model() -> None:
-    everything = list(tensors(synthetic.REAL_CONFIG, GpuOptions()))
+    everything = list(tensors(synthetic.REAL_CONFIG, Options()))
     assert len(everything) == 1757
     names = {tensor.name: tensor for tensor in everything}
     stacked = names["language_model.model.layers.39.mlp.switch_mlp.down_proj.weight"]
@@ -78,7 +78,7 @@ def test_outputs_of_matrices_are_of_order_one(bits: int | None, tmp_path: Path) 
 def test_scales_of_both_signs(tmp_path: Path) -> None:
     config = random_config(np.random.default_rng(79))
     for negative in (True, False):
-        options = GpuOptions(group_size=32, negative_scales=negative, scale_dtype="F32")
+        options = Options(group_size=32, negative_scales=negative, scale_dtype="F32")
         scales = next(tensor for tensor in tensors(config, options) if tensor.name.endswith(".scales"))
         block = next(iter(scales.blocks()))
         assert bool((block < 0).any()) is negative
