@@ -120,8 +120,9 @@ class CallValue:
 
     def certain_text(self) -> tuple[str | None, TextSoFar]:
         """The parameter and the text that is certain to be part of its value; no parameter if that is not known."""
-        passed = [] if self._passed is None or self._passed[1] < self._at else [self._passed[0]]
-        start, end = self._start, min([self._at, *passed, *self._possible_ends()])
+        start, end = self._start, min([self._at, *self._possible_ends()])
+        if self._passed is not None and self._passed[1] >= self._at:
+            end = min(end, self._passed[0])
         text = self._text.buffer.text
         if start == end or text[start : min(end, start + 2)] == "\r":
             return None, TextSoFar(self._text.buffer, start, start)
