@@ -9,7 +9,7 @@ from parsing import tool
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.output_parser import OutputParser
 
-TOOLS = ToolSchemas([tool("f", text={"type": "string"}, path={"type": "string"}), tool("g")])
+TOOLS = ToolSchemas([tool("f", text={"type": "string"}, path={"type": "string"}, list={"type": "array"}), tool("g")])
 OPEN = "<tool_call>\n<function=f>\n<parameter=text>\n"
 SHAPES = {
     "prose": ("", "The `quick` brown <b>fox</b>.\n\n"),
@@ -36,6 +36,8 @@ SHAPES = {
     "comments up to the end of the line": ("", "<tool_call>{#"),
     "a comment that goes on": ("<tool_call>\n{ //", "x"),
     "many quotes": ("<tool_call>\n['", "','"),
+    "open arrays in values": ("", '<tool_call>\n<function=f>\n<parameter=list>\n["'),
+    "quoted tags in an array": ('<tool_call>\n<function=f>\n<parameter=list>\n["', '<tool_call>\\n<function=f>", "'),
     "open fences in calls": ("", "<tool_call>\n```\n"),
     "white space behind a fence in a call": ("<tool_call>\n```\n", " "),
     "closing tags of thinking": ("", "</think>\n"),

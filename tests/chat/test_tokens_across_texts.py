@@ -120,8 +120,8 @@ def conversations(draw, names):
         add("system", content(True))
     add("user", content())
     for _ in range(draw(st.integers(0, 2))):
-        key, value, name = text(True), text(True), text(True)
-        inner = text(True)
+        key, value, name = text(), text(), text()
+        inner = text()
         arguments = tuple({key[at]: value[at], "list": [inner[at]]} for at in (0, 1))
         if draw(st.booleans()):
             arguments = tuple(json.dumps(one) for one in arguments)

@@ -1,5 +1,7 @@
 """Values that hold the tags of calls, and calls that lack some: each value comes back as it was written."""
 
+import json
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,10 @@ VALUES = [
     "The <tool_call> tag, then\n<tool_call>\nand <function=f>",
     "<tool_call>\n<function=g>\nand so on",
     '<tool_call>\n{"name": "g", "arguments": {"n": 1}}\n</tool_call>',
+    "<parameter=b>x",
+    "<parameter=b> text\nmore",
+    "<parameter=b></function>\ny",
+    "x\n<parameter=b>y\n</parameter> z",
     "<function=g>",
     "see <function=g> <parameter=n> </function>",
     "```xml\n" + INNER + "\n```",
@@ -64,6 +70,28 @@ def test_a_value_may_hold_every_tag(value):
         }
         streamed = parse_with_deltas(list(text), tools=TOOLS)
         assert streamed["calls"] == result["calls"]
+
+
+@pytest.mark.parametrize("kind", ["object", "array", ["object", "null"], ["string", "array", "object"]])
+def test_strings_in_an_array_or_object_may_hold_every_tag(kind):
+    tools = [tool("f", a={"type": kind}, b=TEXT), tool("g", n={"type": "integer"})]
+    for text in (
+        *VALUES,
+        "<tool_call><function=f>",
+        "</parameter>\n</function>\n</tool_call>",
+        "it's } ] \" \\",
+        "<think>",
+    ):
+        value = [text, {"b": text}, []] if "array" in kind else {text: [text], "b": {}}
+        for written in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):
+            output = f"{call_text('f', a=written, b='B')}\n{call_text('g', n=3)}"
+            result = parse([output], tools=tools)
+            assert result["calls"] == [("f", {"a": value, "b": "B"}), ("g", {"n": 3})]
+            pieces = pieces_of(output, range(3, len(output), 5))
+            assert parse(pieces, tools=tools) == result
+            assert parse_with_deltas(pieces, tools=tools)["calls"] == result["calls"]
+    broken = f"{call_text('f', a=json.dumps([INNER])[:-1], b='B')}\n{call_text('g', n=3)}"
+    assert parse_every_way(broken, tools=tools)["calls"][-1] == ("g", {"n": 3})
 
 
 def test_a_bare_function_may_quote_others():

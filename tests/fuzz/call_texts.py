@@ -11,6 +11,7 @@ FRAGMENTS = [
     "<parameter=", "<tool_", "</func", "\u2028", "\x00", '"', "`", "```", "\n```\n", "\n~~~~\n", "\n\n", "</thi",
     "<tool_call>\n<function=f>\n<parameter=s>\n", "\n</parameter>\n</function>\n</tool_call>", "</parameter>\n",
     "<tool_call>\n<function=g>\n</function>\n</tool_call>", "\n    ", "- ", "> ",
+    "'", "#", "//", "/*", "{'name': 'f', 'arguments': {'n': 1,}}", "```json\n", "\n   ", "<tool_call>\n",
 ]  # fmt: skip
 texts = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=24).map("".join)
 cuts = st.lists(st.integers(0, 200), max_size=12)

@@ -23,12 +23,13 @@ class JsonScanner:
         self.at = start  #: how far it has come; behind the value once it has ended
         self._depth = 0
         self._quote = ""  # that has opened a string
+        self._plain = _OUTSIDE  # what needs no look
         self._comment_end = 0  # of the last one
 
     def scan(self, text: str, end: int) -> Literal["open", "ended", "wrong"]:
         """Go on to `end`: the value goes on there, has ended, or is no JSON, not even with the mistakes of models."""
         while self.at < end:
-            match = (_INSIDE[self._quote] if self._quote else _OUTSIDE).match(text, self.at, end)
+            match = self._plain.match(text, self.at, end)
             self.at = self.at if match is None else match.end()
             if self.at == end:
                 break
@@ -48,9 +49,9 @@ class JsonScanner:
                 continue
             self.at += 1
             if self._quote:
-                self._quote = ""
+                self._quote, self._plain = "", _OUTSIDE
             elif character == '"' or (character == "'" and self._may_begin_string(text, self.at - 1)):
-                self._quote = character
+                self._quote, self._plain = character, _INSIDE[character]
             elif character in "{[":
                 self._depth += 1
             elif character in "}]":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lily.chat.argument_values import ToolSchemas
+from lily.chat.call_json import JsonScanner
 from lily.chat.call_tags import (
     CLOSE_CALL,
     CLOSE_FUNCTION,
@@ -83,6 +84,8 @@ class CallValue:
         self._wrapped = wrapped
         self._start = self._at = tag.end
         self._is_text = tools.is_text(function, tag.name)
+        self._json = None if self._is_text else JsonScanner(tag.end)
+        self._json_has_ended = False
         self._quoted_calls: list[_QuotedCall] = []
         self._quoted_functions = 0  # without <tool_call>, in a value whose own call has it
         self._quoted_parameters = 0  # on lines of their own
@@ -94,6 +97,11 @@ class CallValue:
 
     def find_end(self, *, truncated: bool) -> int | None:
         """Where the value ends; None if that is not known yet, or if the text was cut off before."""
+        if self._json is not None:
+            end = self._end_of_json(self._json)
+            if end is not False:
+                return end
+            self._json = None
         while True:
             tag, self._at = self._text.find_tag(self._at)
             if tag is None:
@@ -113,6 +121,8 @@ class CallValue:
     def certain_text(self) -> tuple[str | None, TextSoFar]:
         """The parameter and the text that is certain to be part of its value; no parameter if that is not known."""
         start, end = self._start, min([self._at, *self._possible_ends()])
+        if self._passed is not None and self._passed[1] >= self._at:
+            end = min(end, self._passed[0])
         text = self._text.buffer.text
         if start == end or text[start : min(end, start + 2)] == "\r":
             return None, TextSoFar(self._text.buffer, start, start)
@@ -125,6 +135,23 @@ class CallValue:
         return (self.name if self._is_text else None), TextSoFar(self._text.buffer, start, end)
 
     # -- tags in the value: False goes on behind one, None waits for more text, a number is the end -----------------
+
+    def _end_of_json(self, scanner: JsonScanner) -> int | Literal[False] | None:
+        """The end of an array or object, whose strings may hold any tag; False if it is none."""
+        begin = self._text.skip_space(self._start)
+        if begin == self._text.end and not self._text.final:
+            return None
+        if self._text.character(begin) not in ("{", "["):
+            return False
+        if not self._json_has_ended:
+            found = scanner.scan(self._text.buffer.text, self._text.end)
+            if found != "ended":
+                return None if found == "open" and not self._text.final else False
+            self._json_has_ended = True
+        tag = self._text.follower(scanner.at)
+        if tag is None or (tag.kind == CLOSE_PARAMETER and self._ending(tag) is None):
+            return None
+        return tag.start if tag.kind == CLOSE_PARAMETER else False
 
     def _look_at(self, tag: Tag) -> int | Literal[False] | None:
         if tag.kind in (OPEN_CALL, FUNCTION) and not (tag.kind == FUNCTION and self._quoted_calls):
@@ -171,6 +198,10 @@ class CallValue:
             pass
         elif not self._text.begins_line(tag):
             self._quoted_in_line = tag.end
+        elif (alone := self._stands_alone(tag)) is None:
+            return None
+        elif not alone:
+            self._quoted_in_line = tag.end
         elif self._others is not None:
             self._others.names.append(tag.name)
             self._others.is_open = True
@@ -179,14 +210,14 @@ class CallValue:
             end = tag.start if passed is None or passed[1] != tag.start else passed[0]
             self._others = _OtherParameters(end, [tag.name])
         else:
-            line_ends = self._text.line_ends(tag.end)
-            if line_ends is None:
-                return None
-            if line_ends:
-                self._quoted_parameters += 1
-            else:
-                self._quoted_in_line = tag.end
+            self._quoted_parameters += 1
         return False
+
+    def _stands_alone(self, tag: Tag) -> bool | None:
+        """Whether a tag has a line of its own, as this parameter's has; None if that is not known yet."""
+        has_line = self._text.slice(self._start, self._start + 2).startswith(("\n", "\r\n"))
+        may_be_next = self._others is not None or self._may_be_next(tag)
+        return self._text.line_ends(tag.end) if has_line or not may_be_next else True
 
     def _closing_parameter(self, tag: Tag) -> int | Literal[False] | None:
         if self._quoted_calls and self._quoted_calls[-1].parameter_is_open:

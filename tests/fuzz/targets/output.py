@@ -14,7 +14,7 @@ from fuzz.call_texts import cuts, json_values, texts
 from fuzz.target import Attempt, Target
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "chat"))
-from parsing import parse, parse_with_deltas, pieces_of, tool
+from parsing import parse, parse_begun, parse_with_deltas, pieces_of, tool
 
 __all__ = ["TARGETS"]
 
@@ -60,6 +60,8 @@ def _prepare(_: Path) -> Iterator[Attempt]:
                 streamed = parse_with_deltas(pieces, **options)
                 del streamed["pieces"]
                 assert streamed == whole
+        for border in value["cuts"][:2]:
+            assert parse_begun(text, min(border, len(text)), **options) == whole
         return "calls" if whole["calls"] else "text"
 
     yield attempt
