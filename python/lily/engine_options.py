@@ -111,9 +111,7 @@ def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | 
     if cpu_isa:
         raise ConfigError(f"cpu_isa applies only to backend='cpu', not to {backend!r}")
     if kv_cache_type not in (None, "bfloat16"):
-        raise ConfigError(
-            f'kv_cache_type="{kv_cache_type}" applies only to backend="cpu"; {backend} keeps keys and values in bfloat16'
-        )
+        raise ConfigError(f"kv_cache_type={kv_cache_type!r} applies only to backend='cpu'; {backend} uses bfloat16")
 
 
 def _count(name: str, value: int | None) -> int:
