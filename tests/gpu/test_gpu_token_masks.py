@@ -24,7 +24,7 @@ def only(token: int, vocab_size: int) -> NDArray[np.uint32]:
 
 def test_a_request_keeps_no_mask(checkpoint: Path, cpu_model: lily.Model) -> None:
     size = cpu_model.sampled_vocab_size
-    request = _core.TokenRequest(lily.Sampling.greedy()._native(), 0, size, [], 0, None)
+    request = _core.TokenRequest(lily.Sampling.greedy().to_core(), 0, size, [], 0, None)
     chosen: list[int] = []
     interrupts = False
 
@@ -32,14 +32,14 @@ def test_a_request_keeps_no_mask(checkpoint: Path, cpu_model: lily.Model) -> Non
         nonlocal interrupts
         if interrupts:  # the other generation's call has its mask already
             interrupts = False
-            chosen.append(other._native.next_token(request, only(9, size), revision).token)
+            chosen.append(other.core.next_token(request, only(9, size), revision).token)
         run_stage(launches)
 
     device = _test_doubles.CallbackDevice(stage)
     with model_on(device, checkpoint) as model, model.session() as session, cpu_model.session() as other:
         session.prefill(PROMPT)
         other.prefill(PROMPT)
-        revision = other._native.begin_generation()
+        revision = other.core.begin_generation()
         first = session.core.begin_generation()
         chosen.append(session.core.next_token(request, only(5, size), first).token)
         interrupts = True
