@@ -58,7 +58,7 @@ class ManualQueue final : public CommandQueue {
   [[nodiscard]] EncoderLimits limits() const override { return {}; }
   void prepare() override { ++prepared; }
   [[nodiscard]] std::string commit(const CommandPart& part, CommandEnd ended) override {
-    const std::lock_guard lock(mutex);
+    const std::scoped_lock lock(mutex);
     if (commits_left == 0) {
       if (throws) throw std::bad_alloc();
       return "no command buffer";
@@ -69,7 +69,7 @@ class ManualQueue final : public CommandQueue {
     return "";
   }
   void release(std::uint64_t number) noexcept override {
-    const std::lock_guard lock(mutex);
+    const std::scoped_lock lock(mutex);
     released = std::max(released, number);
   }
 
@@ -88,7 +88,7 @@ class ManualQueue final : public CommandQueue {
   // Ends the newest command buffer, before those that it should have waited for.
   void end_newest(const CommandOutcome& outcome) {
     Committed newest = [&] {
-      const std::lock_guard lock(mutex);
+      const std::scoped_lock lock(mutex);
       Committed back = std::move(committed.back());
       committed.pop_back();
       return back;
@@ -113,7 +113,7 @@ class Drain {
   ~Drain() {
     while (true) {
       {
-        const std::lock_guard lock(queue_.mutex);
+        const std::scoped_lock lock(queue_.mutex);
         queue_.commits_left = 0;
         if (queue_.committed.empty()) return;
       }
@@ -365,7 +365,7 @@ TEST_CASE("many threads") {
     while (!over) {
       bool idle = false;
       {
-        const std::lock_guard lock(queue->mutex);
+        const std::scoped_lock lock(queue->mutex);
         idle = queue->committed.empty();
       }
       if (idle) {

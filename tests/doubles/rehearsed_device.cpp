@@ -40,30 +40,30 @@ class RehearsedQueue final : public CommandQueue {
                       .after = part.after,
                       .number = part.number,
                       .ended = std::move(ended)};
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     committed_.push_back(std::move(commands));
     changed_.notify_all();
     return "";
   }
 
   void release(std::uint64_t number) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     event_ = std::max(event_, number);
     changed_.notify_all();
   }
 
   void fail_after(std::uint64_t count, CommandError error, bool lasting) {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     failure_ = Failure{.left = count, .error = std::move(error), .lasting = lasting};
   }
 
   void recover() {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     failure_.reset();
   }
 
   void stop() {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
@@ -160,7 +160,7 @@ std::shared_ptr<Buffer> RehearsedDevice::wrap(const std::byte* data, std::uint64
 const Pipeline& RehearsedDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
   {
     const std::string key = pipeline_key(kernel, constants);
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     if (!ahead_.contains(key)) late_.insert(key);
   }
   return inner().pipeline(kernel, constants);
@@ -169,7 +169,7 @@ const Pipeline& RehearsedDevice::pipeline(const std::string& kernel, std::span<c
 void RehearsedDevice::compile(std::span<const PipelineRequest> requests, const CompileProgress& progress) {
   const auto work = [&](std::size_t i) {
     static_cast<void>(inner().pipeline(requests[i].kernel, requests[i].constants));
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     ahead_.insert(pipeline_key(requests[i].kernel, requests[i].constants));
   };
   const auto tell = [&](std::size_t done) {
@@ -187,12 +187,12 @@ void RehearsedDevice::fail_after(std::uint64_t count, CommandError error, bool l
 void RehearsedDevice::recover() { queue_->recover(); }
 
 std::size_t RehearsedDevice::compiled_ahead() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return ahead_.size();
 }
 
 std::vector<std::string> RehearsedDevice::compiled_late() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return {late_.begin(), late_.end()};
 }
 

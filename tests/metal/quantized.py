@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from device_runner import from_bfloat16, to_bfloat16
+from lily_args import ARGS
 from numpy.typing import NDArray
 
 from reference.dequantize import dequantize
@@ -38,7 +39,7 @@ class Matrix:
     @property
     def constants(self) -> dict[int, int]:
         """The function constants kBits and kGroupSize."""
-        return {0: self.bits, 1: self.group_size}
+        return {ARGS.kBitsIndex: self.bits, ARGS.kGroupSizeIndex: self.group_size}
 
     @property
     def expert_words(self) -> int:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lily.verify.comparison import FLOAT_ROUNDING, Comparison, close, rounded
 from lily.verify.formulas import rms_normalized, sigmoid, silu
+from lily.verify.function_constants import ACCUMULATE, ACCUMULATE_FLOAT, GROUPED, STORE_DEFAULT, VECTOR_TYPE
 from lily.verify.values import Arguments, Constants, Slots, affine_rows, bfloats, floats, integers, round_bfloat, words
 
 __all__ = [
@@ -81,14 +82,14 @@ def embed_rows(constants: Constants, before: Slots, after: Slots, data: bytes) -
 
 def gemv_segments(constants: Constants, before: Slots, after: Slots, data: bytes) -> list[Comparison]:
     args = Arguments(data, "segments columns eps:f rows:4")
-    x = normalized(before[12], before[13], args.eps) if constants[4] else bfloats(before[12])[: args.columns]
+    x = normalized(before[12], before[13], args.eps) if constants[VECTOR_TYPE] else bfloats(before[12])[: args.columns]
     comparisons = []
     for segment in range(args.segments):
         rows = sample(args.rows[segment])
         matrix = matrix_rows(before, 3 * segment, constants, args.columns, rows)
         expected, error = product(matrix, x[None])
         result, error = expected[:, 0], error[:, 0]
-        if constants[5] == 1:
+        if constants[ACCUMULATE] == ACCUMULATE_FLOAT:
             old = floats(before[14 + segment])[rows]
             result, error = result + old, error + FLOAT_ROUNDING * (np.abs(old) + np.abs(result))
         comparisons.append(close(f"segment {segment}", floats(after[14 + segment])[rows], result, error))
@@ -105,7 +106,7 @@ def dequantize_matrix(constants: Constants, before: Slots, after: Slots, data: b
 
 def _gemm_rows(constants: Constants, before: Slots, args: Arguments) -> tuple[Array, Array]:
     """Places of the result that are checked, and the expert of each."""
-    if not constants[6]:
+    if not constants[GROUPED]:
         places = sample(args.rows, 24)
         return places, np.zeros(len(places), np.int64)
     offsets = words(before[6])
@@ -117,7 +118,7 @@ def gemm_affine(constants: Constants, before: Slots, after: Slots, data: bytes) 
     args = Arguments(data, GEMM)
     places, experts = _gemm_rows(constants, before, args)
     columns = sample(args.rows_out)
-    from_row = words(before[9])[places] if constants[6] and args.gather_rows else places
+    from_row = words(before[9])[places] if constants[GROUPED] and args.gather_rows else places
     x = bfloats(before[3])[: (int(from_row.max()) + 1) * args.columns].reshape(-1, args.columns)
     expected, error = np.zeros((2, len(places), len(columns)))
     for expert in np.unique(experts):
@@ -134,9 +135,9 @@ def gemm_affine(constants: Constants, before: Slots, after: Slots, data: bytes) 
         result, margin = product(round_bfloat(matrix), x[from_row[mine]])
         expected[mine], error[mine] = result.T, margin.T
     at = places[:, None] * args.out_stride + columns
-    if constants[5] == 0:
+    if constants[ACCUMULATE] == STORE_DEFAULT:
         return [rounded("result", bfloats(after[4])[at], expected, error)]
-    if constants[5] == 1:
+    if constants[ACCUMULATE] == ACCUMULATE_FLOAT:
         old = floats(before[4])[at]
         expected, error = expected + old, error + FLOAT_ROUNDING * (np.abs(old) + np.abs(expected))
     return [close("result", floats(after[4])[at], expected, error)]
@@ -199,7 +200,7 @@ def expert_gemv(constants: Constants, before: Slots, after: Slots, data: bytes) 
     args = Arguments(data, "rows columns experts_per_token eps:f expert_words expert_scales")
     rows = sample(args.rows)
     result = bfloats(after[6]).reshape(-1, args.rows)
-    inputs = None if constants[4] else bfloats(before[3]).reshape(-1, args.columns)
+    inputs = None if constants[VECTOR_TYPE] else bfloats(before[3]).reshape(-1, args.columns)
     comparisons = []
     for place, expert in enumerate(integers(before[5])[: args.experts_per_token]):
         x = normalized(before[3], before[4], args.eps) if inputs is None else inputs[place]

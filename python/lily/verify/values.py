@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lily.verify.function_constants import BITS, GROUP_SIZE
+
 __all__ = ["Arguments", "Constants", "Slots", "affine_rows", "bfloats", "floats", "integers", "round_bfloat", "words"]
 
 Slots = Mapping[int, bytes]
@@ -92,7 +94,7 @@ def affine_rows(
     matrix in its stack.
     """
     codes, scales, biases = matrix
-    bits, group = constants[0], constants[1]
+    bits, group = constants[BITS], constants[GROUP_SIZE]
     row_words = columns * bits // 32
     start = word_offset + rows[:, None] * row_words
     packed = words(codes)[start + np.arange(row_words)]  # [rows, row_words]

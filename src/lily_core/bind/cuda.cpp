@@ -38,6 +38,7 @@ std::pair<nb::bytes, std::string> compile(const CudaCompiler& compiler, const st
                                           const std::vector<std::pair<std::uint32_t, std::int32_t>>& constants,
                                           const std::string& architecture) {
   std::vector<device::FunctionConstant> values;
+  values.reserve(constants.size());
   for (const auto& [index, value] : constants) values.push_back({index, value});
   device::cuda::CompiledKernel compiled;
   {

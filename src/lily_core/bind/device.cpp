@@ -80,6 +80,7 @@ Dispatch make_dispatch(const Pipeline& pipeline, const std::vector<BindingTuple>
 // Runs the pass and waits: seconds on the device and the error, empty when it completed.
 std::pair<double, std::string> run(Device& device, const std::vector<std::vector<Dispatch>>& stages) {
   std::vector<Stage> pass;
+  pass.reserve(stages.size());
   for (const std::vector<Dispatch>& dispatches : stages) pass.push_back({dispatches});
   const nb::gil_scoped_release released;
   const device::PassResult result = device.submit(pass)->wait();
@@ -89,6 +90,7 @@ std::pair<double, std::string> run(Device& device, const std::vector<std::vector
 const Pipeline& pipeline(Device& device, const std::string& kernel,
                          const std::vector<std::pair<std::uint32_t, std::int32_t>>& constants) {
   std::vector<device::FunctionConstant> values;
+  values.reserve(constants.size());
   for (const auto& [index, value] : constants) values.push_back({index, value});
   return device.pipeline(kernel, values);
 }

@@ -51,6 +51,7 @@ PlanTuple plan_operations(const std::vector<std::vector<OperandTuple>>& operatio
   gpu::NullDevice device;
   gpu::Pass pass;
   std::vector<gpu::View> scratch;
+  scratch.reserve(scratch_sizes.size());
   for (const std::uint64_t size : scratch_sizes) scratch.push_back(pass.scratch(size));
   std::map<std::int64_t, std::shared_ptr<device::Buffer>> buffers;
   const device::Pipeline& pipeline = device.pipeline("test", {});

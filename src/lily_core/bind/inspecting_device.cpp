@@ -87,7 +87,7 @@ class InspectingDevice final : public device::ForwardingDevice {
   [[nodiscard]] const device::Pipeline& pipeline(const std::string& kernel,
                                                  std::span<const device::FunctionConstant> constants) override {
     const device::Pipeline& made = inner().pipeline(kernel, constants);
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     auto& found = pipelines_[&made];
     if (found == nullptr) found = std::make_unique<ShownPipeline>(made, constants);
     return *found;

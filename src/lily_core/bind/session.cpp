@@ -100,6 +100,7 @@ void bind_token_request(nb::module_& module) {
       .def_prop_ro("logprob", [](const TokenChoice& self) { return self.logprobs.chosen; })
       .def_prop_ro("top_logprobs", [](const TokenChoice& self) {
         std::vector<std::pair<std::int32_t, float>> pairs;
+        pairs.reserve(self.logprobs.top.size());
         for (const TokenLogprob& entry : self.logprobs.top) pairs.emplace_back(entry.id, entry.logprob);
         return pairs;
       });

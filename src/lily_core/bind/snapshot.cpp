@@ -10,6 +10,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <tuple>
 
 #include "base/error.h"
@@ -31,7 +33,7 @@ using InputTokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, n
 // (name, element type as safetensors calls it, shape)
 using TensorDescription = std::tuple<std::string, std::string, std::vector<std::int64_t>>;
 
-std::string type_name(StateType type) {
+std::string_view type_name(StateType type) {
   switch (type) {
     case StateType::float32:
       return "F32";
@@ -52,6 +54,7 @@ StateType state_type(const std::string& name) {
 
 std::vector<TensorDescription> describe(const std::vector<StateTensor>& tensors) {
   std::vector<TensorDescription> all;
+  all.reserve(tensors.size());
   for (const StateTensor& tensor : tensors) all.emplace_back(tensor.name, type_name(tensor.type), tensor.shape);
   return all;
 }

@@ -47,6 +47,7 @@ std::vector<double> time_reads(std::int64_t threads, std::int64_t bytes, std::in
   std::barrier gate(threads + 1);
   std::atomic<std::uint64_t> all{0};
   std::vector<std::thread> readers;
+  readers.reserve(buffers.size());
   for (const AlignedBuffer<std::byte>& buffer : buffers) {
     readers.emplace_back([&gate, &all, &buffer, bytes, passes] {
       for (std::int64_t pass = 0; pass < passes; ++pass) {

@@ -53,7 +53,7 @@ std::shared_ptr<Buffer> CudaDevice::wrap(const std::byte* data, std::uint64_t si
 }
 
 const Pipeline& CudaDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const cuda::KernelEntry& entry = compiler_->library().find(kernel);
   std::vector<FunctionConstant> used;
   std::ranges::copy_if(constants, std::back_inserter(used),
@@ -109,9 +109,9 @@ std::unique_ptr<Ticket> CudaDevice::start(std::span<const Stage> stages) {
 }
 
 std::unique_ptr<Ticket> CudaDevice::submit(std::span<const Stage> stages) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   {
-    const std::lock_guard fate_lock(fate_->mutex);
+    const std::scoped_lock fate_lock(fate_->mutex);
     if (!fate_->lost.empty()) return std::make_unique<cuda::FailedTicket>(fate_->lost);
   }
   std::string error;

@@ -88,7 +88,7 @@ std::shared_ptr<Buffer> SimDevice::wrap(const std::byte* data, std::uint64_t siz
 }
 
 const Pipeline& SimDevice::pipeline(const std::string& kernel, std::span<const FunctionConstant> constants) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const std::string key = pipeline_key(kernel, constants);
   auto found = pipelines_.find(key);
   if (found == pipelines_.end()) {
@@ -135,7 +135,7 @@ void SimDevice::run_stage(const Stage& stage, std::uint32_t number) {
 }
 
 std::unique_ptr<Ticket> SimDevice::submit(std::span<const Stage> stages) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const auto start = std::chrono::steady_clock::now();
   PassResult result;
   accesses_.clear();

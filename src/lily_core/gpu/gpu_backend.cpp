@@ -148,7 +148,7 @@ void GpuBackend::run_chunk(GpuSessionState& state, std::span<const std::int32_t>
 void GpuBackend::adapt_chunk(std::int64_t rows, double seconds) {
   if (!pass_seconds_ || rows < kSmallestChunk || seconds <= 0.0) return;
   const double fitting = static_cast<double>(rows) * *pass_seconds_ / seconds;
-  const double most = static_cast<double>(measured_ ? 2 * rows : most_chunk_rows_);
+  const auto most = static_cast<double>(measured_ ? 2 * rows : most_chunk_rows_);
   const auto wanted = static_cast<std::int64_t>(std::min({fitting, most, static_cast<double>(most_chunk_rows_)}));
   const std::int64_t smallest = std::min(kSmallestChunk, most_chunk_rows_);
   chunk_rows_.store(std::max(wanted / kSmallestChunk * kSmallestChunk, smallest), std::memory_order_relaxed);

@@ -89,8 +89,8 @@ std::vector<device::PipelineRequest> needed_pipelines(const ModelConfig& config,
   for (const std::uint32_t rows : prompt_lengths(config, options)) recorder.prompt(rows);
   std::vector<std::optional<DeviceChoice>> choices = {std::nullopt};
   if (options.gpu.token_handoff) {
-    choices.push_back(DeviceChoice{.candidates = config.vocab_size});
-    choices.push_back(DeviceChoice{.temperature = 1.0, .candidates = config.vocab_size});
+    choices.emplace_back(DeviceChoice{.candidates = config.vocab_size});
+    choices.emplace_back(DeviceChoice{.temperature = 1.0, .candidates = config.vocab_size});
   }
   // Blocked attention begins at some position.
   for (const auto& choice : choices) recorder.step(0, choice);

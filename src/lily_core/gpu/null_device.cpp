@@ -85,14 +85,14 @@ const device::Pipeline& NullDevice::pipeline(const std::string& kernel,
                                              std::span<const device::FunctionConstant> constants) {
   Constants values;
   for (const device::FunctionConstant& constant : constants) values.emplace_back(constant.index, constant.value);
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   auto& found = pipelines_[{kernel, std::move(values)}];
   if (found == nullptr) found = std::make_unique<NullPipeline>(kernel);
   return *found;
 }
 
 std::vector<device::PipelineRequest> NullDevice::requests() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   std::vector<device::PipelineRequest> all;
   for (const auto& [key, pipeline] : pipelines_) {
     device::PipelineRequest request{.kernel = key.first, .constants = {}};

@@ -76,6 +76,7 @@ std::vector<float> rope_frequencies_of(const ModelConfig& config) {
 
 std::vector<HostRegion> host_regions(const ModelWeights& weights) {
   std::vector<HostRegion> regions;
+  regions.reserve(weights.files.size());
   for (const MappedFile& file : weights.files) {
     regions.push_back({file.bytes(0, file.size()), file.size(), file.path()});
   }

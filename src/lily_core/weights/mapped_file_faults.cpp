@@ -1,7 +1,7 @@
 // weights/mapped_file_faults.cpp -- a table of mappings that a signal handler can read, and the handler.
 #include "weights/mapped_file_faults.h"
 
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, with sigaction
 #include <unistd.h>
 
 #include <algorithm>

@@ -23,14 +23,14 @@ CudaTicket::CudaTicket(std::shared_ptr<const Context> context, std::shared_ptr<S
     : context_(std::move(context)), fate_(std::move(fate)), begin_(context_), kernels_done_(context_), end_(context_) {}
 
 bool CudaTicket::done() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (result_.has_value()) return true;
   const Context::Use use(*context_, std::nothrow);
   return context_->driver().query_event(end_.handle()) != kNotReady;
 }
 
 PassResult CudaTicket::wait() {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (result_.has_value()) return *result_;
   const Context::Use use(*context_, std::nothrow);
   const Driver& driver = context_->driver();
@@ -43,7 +43,7 @@ PassResult CudaTicket::wait() {
   } else {
     result.error =
         driver.text(status) + ": the GPU gave up this pass or one before it, and this process cannot use it any more";
-    const std::lock_guard fate_lock(fate_->mutex);
+    const std::scoped_lock fate_lock(fate_->mutex);
     if (fate_->lost.empty()) fate_->lost = result.error;
   }
   result_ = result;

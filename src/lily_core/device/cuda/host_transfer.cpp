@@ -91,7 +91,7 @@ void HostTransfer::prepare(std::size_t size) {
 }
 
 void HostTransfer::upload(DeviceAddress to, const std::byte* from, std::size_t size, const CopyProgress& progress) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();
   prepare(size);
@@ -112,7 +112,7 @@ void HostTransfer::upload(DeviceAddress to, const std::byte* from, std::size_t s
 }
 
 void HostTransfer::download(std::byte* to, DeviceAddress from, std::size_t size) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();
   prepare(size);
@@ -135,7 +135,7 @@ void HostTransfer::download(std::byte* to, DeviceAddress from, std::size_t size)
 }
 
 void HostTransfer::clear(DeviceAddress to, std::size_t size) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const Context::Use use(*context_);
   const Driver& driver = context_->driver();
   driver.check(driver.fill_bytes(to, 0, size, stream_), "clearing memory of the GPU");

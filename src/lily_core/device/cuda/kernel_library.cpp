@@ -121,6 +121,7 @@ const KernelEntry& KernelLibrary::find(const std::string& kernel) const {
 
 std::vector<std::string> KernelLibrary::names() const {
   std::vector<std::string> names;
+  names.reserve(entries_.size());
   for (const auto& [name, entry] : entries_) names.push_back(name);
   std::sort(names.begin(), names.end());
   return names;

@@ -104,9 +104,8 @@ Nvrtc::Nvrtc() : library_(open_library()) {
   version_ = std::to_string(major) + "." + std::to_string(minor);
 }
 
-Nvrtc::~Nvrtc() {
-  // Never closed: its threads and tables live as long as the process.
-}
+// Never closed: its threads and tables live as long as the process.
+Nvrtc::~Nvrtc() = default;
 
 void Nvrtc::find_functions() {
   find(library_, "nvrtcVersion", version_function_);

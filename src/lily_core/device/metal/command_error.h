@@ -9,7 +9,7 @@
 namespace lily::device::metal {
 
 // Metal's own numbers, fixed by its interface.
-enum class CommandErrorCode : std::int64_t {
+enum class CommandErrorCode : std::int64_t {  // NOLINT(performance-enum-size): the type of Metal's numbers
   none = 0,
   internal = 1,
   timeout = 2,

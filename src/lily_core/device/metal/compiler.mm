@@ -51,7 +51,7 @@ struct Compiler::Libraries {
       if (library == nil) text = text_of(error);  // with a library it is a warning
     } catch (...) {
     }
-    const std::lock_guard lock(mutex);
+    const std::scoped_lock lock(mutex);
     entries[index].library = library;
     entries[index].error = std::move(text);
     entries[index].ended = true;
@@ -70,7 +70,7 @@ Compiler::Compiler(id<MTLDevice> device, const SourceBundle& bundle)
 
 void Compiler::start(std::size_t index) {
   {
-    const std::lock_guard lock(libraries_->mutex);
+    const std::scoped_lock lock(libraries_->mutex);
     if (libraries_->entries[index].started) return;
     libraries_->entries[index].started = true;
   }

@@ -17,7 +17,7 @@ Heartbeat::~Heartbeat() {
     return;
   }
   {
-    const std::lock_guard lock(state_->mutex);
+    const std::scoped_lock lock(state_->mutex);
     state_->stopping = true;
   }
   state_->changed.notify_all();
@@ -25,15 +25,14 @@ Heartbeat::~Heartbeat() {
 }
 
 void Heartbeat::touch() {
-  const std::lock_guard lock(state_->mutex);
+  const std::scoped_lock lock(state_->mutex);
   const Clock::time_point now = Clock::now();
   const bool asleep = now >= state_->active_until;
   state_->active_until = now + linger_;
   if (!state_->thread.joinable()) {
     try {
       state_->thread = std::thread([this] { run(); });
-    } catch (const std::system_error&) {
-      // No thread to be had now: the next call asks again.
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread to be had; the next call asks again
     }
   } else if (asleep) {
     state_->changed.notify_all();

@@ -30,7 +30,7 @@ class Heartbeat {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
-    Clock::time_point active_until{};
+    Clock::time_point active_until;
     bool stopping = false;
     std::thread thread;
   };

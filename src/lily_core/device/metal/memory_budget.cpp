@@ -31,7 +31,7 @@ void MemoryBudget::take(std::uint64_t& counter, std::uint64_t bytes, const std::
                                              " on this machine, and \"" + label + "\" needs " + gibibytes(bytes) +
                                              "; use a checkpoint with smaller shards, or lower max_context");
   }
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const std::uint64_t held = allocated_ + wrapped_;
   if (limits_.working_set > 0 && held + bytes > limits_.working_set) {
     const std::string raise = wired_limit_remedy(held + bytes, limits_.machine);
@@ -45,12 +45,12 @@ void MemoryBudget::take(std::uint64_t& counter, std::uint64_t bytes, const std::
 }
 
 void MemoryBudget::release(std::uint64_t& counter, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   counter -= bytes;
 }
 
 std::uint64_t MemoryBudget::read(const std::uint64_t& counter) const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return counter;
 }
 

@@ -18,7 +18,7 @@ class OnceMap {
   template <class Make>
   const T& find_or_make(const std::string& name, Make&& make) {
     Entry& entry = entry_of(name);
-    const std::lock_guard lock(entry.mutex);
+    const std::scoped_lock lock(entry.mutex);
     if (entry.value == nullptr) entry.value = std::forward<Make>(make)();
     return *entry.value;
   }
@@ -29,7 +29,7 @@ class OnceMap {
     std::unique_ptr<T> value;
   };
   Entry& entry_of(const std::string& name) {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     std::unique_ptr<Entry>& entry = entries_[name];
     if (entry == nullptr) entry = std::make_unique<Entry>();
     return *entry;

@@ -13,18 +13,18 @@ DeviceHealth::DeviceHealth() : process_id_(::getpid()) {}
 bool DeviceHealth::is_forked() const { return ::getpid() != process_id_; }
 
 void DeviceHealth::lose(const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   if (!reason_.has_value()) reason_ = reason;
 }
 
 std::optional<std::string> DeviceHealth::lost() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return reason_;
 }
 
 double GpuTimeline::seconds_of(const CommandOutcome& outcome) noexcept {
   if (outcome.gpu_end <= 0.0) return outcome.gpu_seconds;
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const double begin = std::max(outcome.gpu_end - outcome.gpu_seconds, latest_end_);
   latest_end_ = std::max(latest_end_, outcome.gpu_end);
   return std::max(0.0, outcome.gpu_end - begin);
@@ -58,7 +58,7 @@ bool PassState::finish_one(const CommandOutcome& outcome, double gpu_seconds) no
     }
     if (text.empty()) text = "it failed";  // short enough to need no memory
   }
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   result_.gpu_seconds += gpu_seconds;
   return end_locked(1, outcome.error.has_value() ? &text : nullptr, kind);
 }
@@ -70,18 +70,18 @@ void PassState::give_up(std::size_t count, const std::string& reason, ErrorKind 
   } catch (...) {
     text = "it failed";
   }
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   end_locked(count, &text, kind);
 }
 
 void PassState::fail(const std::string& reason) {
   std::string text = reason;
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   end_locked(left_, &text, ErrorKind::backend);
 }
 
 bool PassState::done() const {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   return left_ == 0;
 }
 

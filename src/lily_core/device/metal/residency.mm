@@ -48,19 +48,19 @@ class API_AVAILABLE(macos(15.0)) SetResidency final : public Residency {
   SetResidency& operator=(const SetResidency&) = delete;
 
   void add(ResidencyGroup group, id<MTLBuffer> buffer) override {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     [set_of(group) addAllocation:buffer];
     changed_ = true;
   }
   void remove(ResidencyGroup group, id<MTLBuffer> buffer) override {
     if (::getpid() != process_id_) return;
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     [set_of(group) removeAllocation:buffer];
     [set_of(group) commit];  // now: the buffer's memory is about to go
   }
   void prepare() override {
     {
-      const std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       if (changed_) {
         for (id<MTLResidencySet> set : sets_) {
           [set commit];
@@ -76,7 +76,7 @@ class API_AVAILABLE(macos(15.0)) SetResidency final : public Residency {
   id<MTLResidencySet> set_of(ResidencyGroup group) { return sets_[static_cast<std::size_t>(group)]; }
   void request() {
     @autoreleasepool {
-      const std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       for (id<MTLResidencySet> set : sets_) [set requestResidency];
     }
   }

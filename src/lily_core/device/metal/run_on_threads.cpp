@@ -25,18 +25,18 @@ class Loop {
         note(std::current_exception());
       }
     }
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     --workers_;
     changed_.notify_all();
   }
 
   void add_worker() {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     ++workers_;
   }
 
   void remove_worker() {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     --workers_;
   }
 
@@ -67,14 +67,14 @@ class Loop {
 
  private:
   bool take(std::size_t& index) {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     if (failure_ != nullptr || next_ == count_) return false;
     index = next_++;
     return true;
   }
 
   void note(const std::exception_ptr& failure) {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     ++done_;
     if (failure_ == nullptr) failure_ = failure;
     changed_.notify_all();

@@ -14,7 +14,7 @@ Submission::~Submission() {
 }
 
 std::unique_ptr<Ticket> Submission::submit(std::span<const Stage> stages) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_);
   const std::size_t parts = split_->parts(stages);
   const auto pass = std::make_shared<PassState>(parts, health_);
   auto ticket = std::make_unique<PassTicket>(pass);

@@ -24,7 +24,7 @@ struct Size3 {
   u32 x, y, z;
 };
 
-enum class SlotKind : u32 { buffer, bytes };
+enum class SlotKind : u32 { buffer, bytes };  // NOLINT(performance-enum-size): a word between libraries
 
 struct Slot {
   u32 index;
@@ -92,7 +92,7 @@ struct Launch {
   u32 threads;
 };
 
-enum class Order : u32 { forward, reverse, random };
+enum class Order : u32 { forward, reverse, random };  // NOLINT(performance-enum-size): a word between libraries
 
 struct RunOptions {
   Order order;

@@ -21,7 +21,7 @@ Runner::Runner(u32 workers) {
 
 Runner::~Runner() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     stopping_ = true;
   }
   started_.notify_all();
@@ -64,7 +64,7 @@ void Runner::run_stage(Launch* launches, u32 count, const RunOptions& options, R
   const bool parallel = stage_.total > 1 && !threads_.empty();
   if (parallel) {
     {
-      const std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
       ++generation_;
       running_ = static_cast<u32>(threads_.size());
     }
@@ -109,7 +109,7 @@ void Runner::thread_main(u32 worker_index) {
       seen = generation_;
     }
     work(*workers_[worker_index], worker_index);
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     if (--running_ == 0) finished_.notify_one();
   }
 }
