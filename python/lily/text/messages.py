@@ -38,10 +38,10 @@ def prepare_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, An
 
 def answerable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Prepared messages without the empty answers at their end, which some clients leave there."""
-    end = len(messages)
-    while end and _is_empty_answer(messages[end - 1]):
-        end -= 1
-    return list(messages[:end])
+    given = as_items("messages", messages, "a list of mappings", TemplateError, f"a {type(messages).__name__}")
+    while given and isinstance(given[-1], Mapping) and _is_empty_answer(given[-1]):
+        given.pop()
+    return given
 
 
 def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
