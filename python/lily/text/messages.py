@@ -13,7 +13,7 @@ from lily.arguments import as_items
 from lily.errors import TemplateError
 from lily.quoting import quoted
 
-__all__ = ["answerable", "prepare_messages", "template_value"]
+__all__ = ["answerable", "prepare_messages", "template_value", "whole_characters"]
 
 _DEPTH = 128  # of values within messages and tools; templates write them by recursion
 _RAW_ARGUMENTS = "arguments"  # the parameter that holds what is no object
@@ -53,7 +53,7 @@ def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
         It holds something else, or is nested too deeply.
     """
     if isinstance(value, str):
-        return _whole_characters(str(value))
+        return whole_characters(str(value))
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if depth == 0:
@@ -65,7 +65,8 @@ def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
     raise TemplateError(f"{where}: a {type(value).__name__} is not JSON serializable; give its text")
 
 
-def _whole_characters(text: str) -> str:
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for lone surrogates, which no UTF-8 holds."""
     if text.isascii():
         return text
     try:
