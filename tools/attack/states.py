@@ -86,7 +86,9 @@ def prepare(folder: Path) -> Base:
 def attempt(base: Base, rng: random.Random, seed: int) -> tuple[str, str]:
     """One changed file."""
     with tempfile.TemporaryDirectory(dir=base.folder) as folder:
-        kind = rng.choice((_session_file, _session_file, _cache_files, _cache_files, _weights_after_hashing))
+        kind = rng.choice(
+            (_session_file, _session_file, _cache_files, _cache_files, _weights_after_hashing, _foreign_session)
+        )
         return kind(base, Path(folder), rng)
 
 
@@ -146,6 +148,29 @@ def _weights_after_hashing(base: Base, folder: Path, rng: random.Random) -> tupl
             raise WrongStateError("accepted by another model")
 
     return outcome_of(use, lily.LilyError), what
+
+
+def _foreign_session(base: Base, folder: Path, rng: random.Random) -> tuple[str, str]:
+    """Give a session or snapshot of another model to this one, which has the same dimensions."""
+    ids = [rng.randrange(4000) for _ in range(rng.randint(2, 60))]
+    kind = rng.choice(("insert", "restore", "decode"))
+
+    def use() -> None:
+        with base.other.prefill(ids) as foreign, base.model.session() as own:
+            try:
+                if kind == "insert":
+                    base.model.cache.insert(foreign)
+                elif kind == "restore":
+                    own.restore(foreign.snapshot())
+                else:
+                    base.model.decode(foreign, 5)
+            finally:
+                with base.model.cached_session(ids) as session:
+                    check_state(base.model, session)
+                if kind == "decode":  # which is the session's own
+                    check_state(base.other, foreign)
+
+    return outcome_of(use), f"a session of another model, {kind}"
 
 
 def check_state(model: Any, session: Any) -> None:
