@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.attack import hangs, slow_readers  # noqa: E402
+from tools.attack import hangs, served, shutdown, slow_readers  # noqa: E402
 from tools.attack.figures import Figures  # noqa: E402
 from tools.attack.heavy_bodies import HEAVY  # noqa: E402
 from tools.attack.isolated import attempt_all, outcome_of  # noqa: E402
@@ -21,8 +22,8 @@ from tools.attack.registry import ATTACKS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks look at /proc")
 
-SIZES = {"checkpoints": 8, "states": 6, "kills": 2, "chaos": 16, "hangs": 1, "ends": 1, "dropped": 4, "encoding": 3}
-SIZES |= {"shutdown": 1, "smuggling": 2, "slow": 1, "turns": 5, "api": 15}
+SIZES = {"checkpoints": 4, "states": 4, "kills": 2, "chaos": 8, "hangs": 1, "ends": 1, "dropped": 2, "encoding": 1}
+SIZES |= {"shutdown": 1, "smuggling": 2, "slow": 1, "turns": 4, "api": 8}
 
 SMALL = ("/v1/completions", b'{"prompt": "x", "max_tokens": 2}')
 
@@ -35,6 +36,9 @@ def test_all_attacks_are_tried_here() -> None:
 def test_it_runs_and_finds_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_readers, "WRITE_SECONDS", 0.3)  # how long its clients read slowly
     monkeypatch.setattr(hangs, "heavy_request", lambda name: SMALL)
+    monkeypatch.setattr(served, "_warm_up", lambda server: None)
+    for module in (hangs, shutdown):
+        monkeypatch.setattr(module, "idle_end", lambda *options: 10.0)
     monkeypatch.setenv("LILY_CACHE_DIR", os.environ.get("LILY_CACHE_DIR", "/nonexistent"))  # which some of them change
     figures = ATTACKS[name].run(Limits(SIZES[name]))
     assert figures.faults == []
@@ -55,8 +59,8 @@ def _prepare(folder: Path) -> None:
 def _misbehave(context: None, rng: object, seed: int) -> tuple[str, str]:
     if seed == 1:
         os.abort()
-    while seed == 2:
-        pass
+    if seed == 2:
+        time.sleep(60)
     return outcome_of((lambda: 1 / 0) if seed == 3 else lambda: None), f"case {seed}"
 
 
@@ -73,7 +77,6 @@ def test_the_command_says_what_there_is_and_its_status_what_it_found() -> None:
     command = [sys.executable, "-m", "tools.attack"]
     shown = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert all(name in shown.stdout for name in ATTACKS)
-    assert subprocess.run([*command, "nothing"], cwd=ROOT, capture_output=True, check=False).returncode == 2
     tried = subprocess.run([*command, "turns", "--count", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert tried.returncode == 0, tried.stderr
     assert tried.stdout.splitlines()[1].split()[:4] == ["turns", "2", "0", "2"]
