@@ -61,7 +61,7 @@ def as_stream(
 
 
 def as_path(name: str, value: Any, error_type: type[LilyError] = InvalidArgumentError) -> Path:
-    """A path that the system can be asked for.
+    """A path that the system can be asked for; a ``~`` at its beginning is the user's home, as in a shell.
 
     Raises
     ------
@@ -75,7 +75,8 @@ def as_path(name: str, value: Any, error_type: type[LilyError] = InvalidArgument
         usable = False
     if not usable:
         raise error_type(f"{name} must be a path, not {quoted(value)}")
-    return Path(str(text))
+    path = Path(os.path.expanduser(str(text)))  # noqa: PTH111 -- Path drops the ./ of ./~, and raises for ~nobody
+    return Path.cwd() / path if str(path).startswith("~") else path  # so that a second call changes nothing
 
 
 def one_of(name: str, value: Any, choices: Sequence[str], error_type: type[LilyError] = InvalidArgumentError) -> str:

@@ -240,3 +240,8 @@ def set_config_template(directory, value):
     fields = json.loads(path.read_text(encoding="utf-8"))
     fields["chat_template"] = value
     path.write_text(json.dumps(fields), encoding="utf-8")
+
+
+def test_lone_surrogates_that_a_template_writes_become_replacement_characters():
+    template = ChatTemplate("{{ '\\ud800' }}{{ '\\ud83d' }}{{ '\\ude00' }}{{ messages[0].content }}")
+    assert template.render([user("a\udfffb")]) == "\ufffd\U0001f600a\ufffdb"

@@ -105,6 +105,8 @@ class DiskWriter:
             with self._changed:
                 self._busy, self._first_change, self._failed = False, None, True
                 self._changed.notify_all()
+            if (cache := self._cache()) is not None:
+                cache._stop_writing()
 
     def _open(self) -> bool:
         """The identity first: it takes as long as reading the weights where nobody has recorded it yet."""

@@ -39,10 +39,10 @@ def cache_path(given: object) -> Path:
         raise ConfigError(
             "prefix_cache_dir is empty; name a directory, also the current one by its full path, or leave it out"
         )
-    try:
-        return path.expanduser()
-    except RuntimeError as error:  # an unknown user
-        raise ConfigError(f"prefix_cache_dir: {path} has no home directory ({error})") from error
+    name = str(given)
+    if name.startswith("~") and os.path.expanduser(name) == name:  # noqa: PTH111 -- an unknown user
+        raise ConfigError(f"prefix_cache_dir: there is no home directory for {name}")
+    return path
 
 
 class CacheDirectory:

@@ -86,6 +86,7 @@ class PrefixCache:
         self._ledger = _core.MemoryLedger()
         self._disk: DiskTier | None = None
         self._writer: DiskWriter | None = None
+        self._writes = False  # whether the writer's thread is there to take what waits
         self._parting: set[int] = set()  # keys of entries from which several sequences went on, be they held or not
         self._waiting: set[int] = set()  # keys of entries that are to be written
         self._written: set[int] = set()
@@ -230,7 +231,7 @@ class PrefixCache:
             if usable is not None and usable.entry is not None:
                 self._refresh(match, usable)
                 snapshot, cached = self._entries[usable.entry].snapshot, usable.length
-                if usable.entry not in self._written:
+                if self._writes and usable.entry not in self._written:
                     self._waiting.add(usable.entry)
         known = match.length
         if self._disk is not None:
@@ -274,7 +275,7 @@ class PrefixCache:
             for one in (node, self._tree.entry_above(node)):
                 if one is not None and one.entry is not None and self._tree.continuations(one) > 1:
                     self._parting.add(one.entry)
-            if self._writer is not None:
+            if self._writes:
                 self._waiting.add(node.entry)
             while self._ledger.bytes > self._limit and self._entries:
                 key, oldest = next(iter(self._entries.items()))
@@ -293,13 +294,20 @@ class PrefixCache:
             with contextlib.suppress(CheckpointError):  # the writer meets it as well, and tells
                 identity.get()
                 disk.open()
-        self._disk = disk
+        self._disk, self._writes = disk, True
         self._writer = DiskWriter(self, disk, identity)
 
     def _close_files(self) -> None:
         """Before the model is closed: write what is left, as far as a few seconds allow."""
         if self._writer is not None:
             self._writer.close()
+
+    def _stop_writing(self) -> None:
+        """The writer's thread has ended: what waits for it would wait for ever, and hold memory beyond the limit."""
+        with self._lock:
+            self._writes = False
+            self._waiting.clear()
+            self._dropped.clear()
 
     def _unwritten(self) -> _core.Snapshot | None:
         """The next snapshot to write, the shortest first; None where there is none."""

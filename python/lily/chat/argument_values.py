@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from lily.arguments import as_items
+from lily.arguments import as_items, check_text
 from lily.chat.json_values import MISFIT, load_json, load_structure, unquoted
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, types_of
@@ -47,6 +47,7 @@ class ToolSchemas:
 
     def parameters(self, name: str) -> Mapping[str, Any]:
         """The JSON schema of a tool's arguments; empty for an unknown tool."""
+        check_text("name", name)
         return self._parameters.get(name, {})
 
     def properties(self, name: str) -> Mapping[str, Any]:
@@ -56,16 +57,20 @@ class ToolSchemas:
 
     def references(self, name: str) -> References:
         """The references inside the schema of a tool's arguments."""
+        check_text("name", name)
         if name not in self._references:
             self._references[name] = References(self.parameters(name))
         return self._references[name]
 
     def convert(self, name: str, parameter: str, text: str) -> Any:
         """`text` as the value of a tool's parameter; see `convert`."""
+        check_text("text", text)
         return self._allowed_values(name, parameter).value_of(text)
 
     def fitted(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A tool's arguments that came as JSON, where strings that are not allowed become values as in `convert`."""
+        if not isinstance(arguments, Mapping):
+            raise InvalidArgumentError(f"arguments must be a mapping, not {quoted(arguments)}")
         return {
             parameter: self._allowed_values(name, parameter).fitted(value) for parameter, value in arguments.items()
         }
@@ -75,6 +80,7 @@ class ToolSchemas:
         return self._allowed_values(name, parameter).is_text
 
     def _allowed_values(self, name: str, parameter: str) -> AllowedValues:
+        check_text("parameter", parameter)
         schema = self.properties(name).get(parameter)
         if schema is None:
             return _ANY_TEXT

@@ -30,7 +30,7 @@ from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, rese
 from lily.errors import BusyError, CancelledError, ContextOverflowError, InvalidArgumentError
 from lily.quoting import quoted
 from lily.sampling import Sampling, check_seed
-from lily.session import Progress, Session, checked_progress
+from lily.session import Progress, Session, as_count, checked_progress
 from lily.text import answerable, checked_variables
 from lily.whole_numbers import whole_number
 
@@ -256,8 +256,9 @@ class Chat:
             A prompt that is certain to have more tokens than these gets a ContextOverflowError, before all of it is
             encoded.
         """
+        limit = None if most is None else as_count("most", most)
         with self._exclusive():
-            prompt = self._prompt(self._with(None, self._options), self._options, most)
+            prompt = self._prompt(self._with(None, self._options), self._options, limit)
         return len(prompt.encoded.ids)
 
     def cancel(self) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lily.arguments import as_stream
+from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = [
     "Answer",
@@ -210,4 +212,6 @@ def collect(events: Iterable[Event]) -> Answer:
             calls.append(event.call)
         elif isinstance(event, Done):
             done = event
+        elif not isinstance(event, ToolCallDelta):
+            raise InvalidArgumentError(f"events must be the events of a turn, not {quoted(event)}")
     return Answer("".join(content), "".join(reasoning), tuple(calls), done)

@@ -54,6 +54,8 @@ class PythonTool:
         TypeError
             The arguments do not fit the function's parameters.
         """
+        if not isinstance(arguments, Mapping):
+            raise InvalidArgumentError(f"arguments must be a mapping, not {quoted(arguments)}")
         signature = inspect.signature(self.function)
         values = {name: _typed(value, self._hints.get(name, Any)) for name, value in arguments.items()}
         bound = signature.bind(**values)

@@ -129,19 +129,18 @@ class OutputParser:
 
     def feed(self, text: str) -> list[ParsedPiece]:
         """Take more text and return what it completes."""
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
         self._take_in(text)
         return self._output.take()
 
     def finish(self, *, truncated: bool = False) -> list[ParsedPiece]:
         """Return what was held back, with unfinished calls completed.
 
-        Parameters
-        ----------
-        truncated
-            The output was cut off: an unfinished call is not completed but becomes `partial_tool_call`, and a call
-            that counts only at the end of the output is text.
+        If the output was cut off (`truncated`), an unfinished call is not completed but becomes `partial_tool_call`,
+        and a call that counts only at the end of the output is text.
         """
-        self._take_rest(truncated)
+        self._take_rest(as_flag("truncated", truncated))
         if self._fenced is not None:
             self._code.feed("\n")
             if not self._code.in_fence:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lily._version import DISTRIBUTION
+from lily.arguments import as_path
 from lily.checkpoint.foreign_content import foreign_name
 from lily.checkpoint.show import show
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
@@ -63,7 +64,7 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
         raise InvalidArgumentError(f"a model is named by a non-empty string or path, not {show(repr(name))}")
     if name in BUNDLED_MODELS and isinstance(source, str):
         return Path(__file__).resolve().parent.parent / "data" / name
-    path = _expanded(name)
+    path = as_path("source", name)
     if os.path.lexists(path):
         return path
     match = _HUB_ID.fullmatch(name)
@@ -88,13 +89,6 @@ def _is_plausible(repository: str) -> bool:
     if name.endswith((*_FILE_SUFFIXES, ".git", ".", "-")) or ".." in name or "--" in name:
         return False
     return foreign_name(name.rsplit("/", maxsplit=1)[-1]) is None
-
-
-def _expanded(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # no home directory by that name: an ordinary path that begins with ~
-        return Path(name)
 
 
 def _download(repository: str, revision: str | None, progress: Progress | bool | None) -> Path:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lily.arguments import as_path
 from lily.checkpoint.config import ModelConfig, parse_config, tied_embeddings
 from lily.checkpoint.files import find_files
 from lily.checkpoint.json_file import read_json_object
@@ -14,7 +15,7 @@ from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.checkpoint.source import CheckpointSource
 from lily.checkpoint.tensors import read_tensors
 from lily.checkpoint.weights import WeightResolver, text_bytes
-from lily.errors import ConfigError
+from lily.errors import CheckpointError, ConfigError
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     CheckpointError
         A file is missing or damaged, or its tensors are not those that the config implies.
     """
-    files = find_files(Path(path))
+    files = find_files(as_path("path", path, CheckpointError))
     raw = read_json_object(files.config, ConfigError, limit=CONFIG_LIMIT)
     where = str(files.config)
     config = parse_config(raw, where)

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,18 +16,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lily.errors import InvalidArgumentError
+from lily.model import Model
 from lily.server import chat_completions, completions, messages, openapi, responses, small_endpoints
 from lily.server.desktop_origins import DESKTOP_ORIGINS
 from lily.server.endpoint import Endpoint, Handler
 from lily.server.errors import ApiError
 from lily.server.gate import Gate
-from lily.server.options import ServerOptions
+from lily.server.options import ServerOptions, checked_options
 from lily.server.refusal import error_response
 from lily.server.request_warnings import HEADER
 from lily.server.service import Service
-
-if TYPE_CHECKING:
-    from lily.model import Model
 
 __all__ = ["create_app"]
 
@@ -47,8 +45,12 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
     ------
     TokenizerError, TemplateError
         The checkpoint has no tokenizer or chat template.
+    InvalidArgumentError
+        What was given is no model, or these are no options.
     """
-    options = options or ServerOptions()
+    if not isinstance(model, Model):
+        raise InvalidArgumentError(f"model must be a lily.Model, not a {type(model).__name__}")
+    options = checked_options(options)
     _ = model.tokenizer, model.chat_template  # missing files are told now and not to a client
     service = Service(model, options)
 

@@ -18,6 +18,7 @@ from lily.errors import (
     InvalidArgumentError,
     MemoryLimitError,
     MissingExtraError,
+    NonFiniteError,
     TemplateError,
 )
 
@@ -122,6 +123,10 @@ def as_api_error(
         what = f"{name.rpartition(os.sep)[2]}: {what}"  # where the files lie is not for clients
         message = f"the model cannot be used any more; restart the server: {what}"
         return ApiError(503, message, code="unavailable")
+    if isinstance(error, NonFiniteError):
+        logger.error("a request failed: %s", one_line(error))
+        what = text.partition(";")[0]  # the rest is advice for who calls the library
+        return ApiError(500, f"the model computed values that are no numbers: {what}", code="model_failure")
     if isinstance(error, (RecursionError, UnicodeError, OverflowError)):
         what = "is nested too deeply" if isinstance(error, RecursionError) else "holds text or numbers out of range"
         logger.warning("a request was refused: %s", one_line(error))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lily.errors import InvalidArgumentError
+from lily.quoting import quoted
 
 __all__ = ["ServerOptions"]
 
@@ -100,7 +101,7 @@ class ServerOptions:
         for name in _POSITIVE:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise InvalidArgumentError(f"{name} must be a number above 0, not {value!r:.80}")
+                raise InvalidArgumentError(f"{name} must be a number above 0, not {quoted(value)}")
         for name in _TEXTS:
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(one, str) and one for one in value):
@@ -110,3 +111,10 @@ class ServerOptions:
     def last_step_seconds(self) -> float:
         """The last part of `shutdown_seconds`, in which a request that was cut off may end the step that it is in."""
         return min(2.0, self.shutdown_seconds / 4)
+
+
+def checked_options(options: ServerOptions | None) -> ServerOptions:
+    """The options, or the defaults for None; InvalidArgumentError for anything else."""
+    if options is not None and not isinstance(options, ServerOptions):
+        raise InvalidArgumentError(f"options must be lily.server.ServerOptions, not a {type(options).__name__}")
+    return options or ServerOptions()

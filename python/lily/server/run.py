@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from lily.arguments import check_text, one_of
+from lily.errors import InvalidArgumentError
 from lily.server.app import create_app
-from lily.server.options import ServerOptions
+from lily.server.options import ServerOptions, checked_options
 from lily.server.protocol import BoundedProtocol, ConnectionLimits
+from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model
@@ -57,7 +60,10 @@ def serve(
     log_level
         Of uvicorn's own messages.
     """
-    run_server(model, options or ServerOptions(), host=host, port=port, log_level=log_level)
+    check_text("host", host)
+    port = whole_number("port", port, 0, 65535, InvalidArgumentError)
+    one_of("log_level", log_level, tuple(uvicorn.config.LOG_LEVELS))
+    run_server(model, checked_options(options), host=host, port=port, log_level=log_level)
 
 
 def run_server(
@@ -104,6 +110,7 @@ def run_server(
 
 def uvicorn_options(options: ServerOptions) -> dict[str, Any]:
     """What to give to `uvicorn.Config`, besides the application, so that the limits of connections hold."""
+    options = checked_options(options)
     limits = ConnectionLimits(options, min(options.max_connections, _possible_connections()))
     return {
         "http": functools.partial(BoundedProtocol, limits=limits),

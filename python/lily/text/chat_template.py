@@ -14,7 +14,7 @@ from lily.checkpoint.read_file import TEMPLATE_LIMIT, TOKENIZER_CONFIG_LIMIT, ex
 from lily.checkpoint.show import show, show_names, show_path
 from lily.errors import InvalidArgumentError, TemplateError
 from lily.quoting import quoted
-from lily.text.messages import prepare_messages
+from lily.text.messages import prepare_messages, whole_characters
 from lily.text.template_budget import OUTPUT_LIMIT, rendering_budget
 from lily.text.template_environment import TemplateRefusal, bounded_range, make_environment
 from lily.text.tokenizer_config import TokenizerConfig, named_templates, read_tokenizer_config
@@ -125,7 +125,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **template_kwargs: Any,
     ) -> str:
-        """Return the prompt text of a conversation.
+        """Return the prompt text of a conversation; lone surrogates in it become U+FFFD.
 
         The text of special tokens inside message contents is not escaped: whoever encodes the result with
         ``parse_special=True``, as is usual, lets such text act as the token.
@@ -177,7 +177,7 @@ class ChatTemplate:
             if length > OUTPUT_LIMIT:
                 raise TemplateError(f"the rendered conversation exceeds {OUTPUT_LIMIT} characters")
             pieces.append(piece)
-        return "".join(pieces)
+        return whole_characters("".join(pieces))
 
     def __repr__(self) -> str:
         return f"ChatTemplate({self._origin!r})"

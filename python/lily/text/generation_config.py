@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import GENERATION_CONFIG_LIMIT
 from lily.checkpoint.show import show_path, show_value
@@ -56,7 +57,7 @@ def read_generation_defaults(directory: Path | str) -> GenerationDefaults:
     ConfigError
         The file is damaged, or a field has a wrong type or a value out of its range.
     """
-    path = Path(directory) / "generation_config.json"
+    path = as_path("directory", directory, ConfigError) / "generation_config.json"
     fields = read_optional_json_object(path, ConfigError, limit=GENERATION_CONFIG_LIMIT) or {}
     do_sample = fields.get("do_sample")
     if do_sample is not None and not isinstance(do_sample, bool):

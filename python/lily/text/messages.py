@@ -13,7 +13,7 @@ from lily.arguments import as_items
 from lily.errors import TemplateError
 from lily.quoting import quoted
 
-__all__ = ["answerable", "prepare_messages", "template_value"]
+__all__ = ["answerable", "prepare_messages", "template_value", "whole_characters"]
 
 _DEPTH = 128  # of values within messages and tools; templates write them by recursion
 _RAW_ARGUMENTS = "arguments"  # the parameter that holds what is no object
@@ -38,10 +38,10 @@ def prepare_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, An
 
 def answerable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Prepared messages without the empty answers at their end, which some clients leave there."""
-    end = len(messages)
-    while end and _is_empty_answer(messages[end - 1]):
-        end -= 1
-    return list(messages[:end])
+    given = as_items("messages", messages, "a list of mappings", TemplateError, f"a {type(messages).__name__}")
+    while given and isinstance(given[-1], Mapping) and _is_empty_answer(given[-1]):
+        given.pop()
+    return given
 
 
 def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
@@ -53,7 +53,7 @@ def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
         It holds something else, or is nested too deeply.
     """
     if isinstance(value, str):
-        return _whole_characters(str(value))
+        return whole_characters(str(value))
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if depth == 0:
@@ -65,7 +65,8 @@ def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
     raise TemplateError(f"{where}: a {type(value).__name__} is not JSON serializable; give its text")
 
 
-def _whole_characters(text: str) -> str:
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for lone surrogates, which no UTF-8 holds."""
     if text.isascii():
         return text
     try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.checkpoint.show import show, show_path, show_value
 from lily.errors import ConfigError, TokenizerError
 from lily.text.tokenizer import Tokenizer
 from lily.text.tokenizer_config import read_tokenizer_config
+from lily.whole_numbers import whole_number
 
 __all__ = ["read_stop_tokens"]
 
@@ -34,7 +36,10 @@ def read_stop_tokens(directory: Path | str, *, vocab_size: int, tokenizer: Token
     TokenizerError
         tokenizer_config.json is damaged, or its ``eos_token`` is not in the vocabulary.
     """
-    directory = Path(directory)
+    directory = as_path("directory", directory, ConfigError)
+    vocab_size = whole_number("vocab_size", vocab_size, 1)
+    if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
+        raise ConfigError(f"tokenizer must be a lily.text.Tokenizer, not a {type(tokenizer).__name__}")
     stops: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         path = directory / name

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lily.arguments import as_items
-from lily.errors import TemplateError
+from lily.arguments import as_items, check_text
+from lily.errors import InvalidArgumentError, TemplateError
 from lily.text.chat_template import ChatTemplate
 from lily.text.known_pieces import KnownPieces
 from lily.text.messages import prepare_messages, template_value
 from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, escaped, pattern_of, without_marks
 from lily.text.tokenizer import Tokenizer
+from lily.whole_numbers import whole_number
 
 __all__ = ["TextGuard"]
 
@@ -27,6 +28,8 @@ class TextGuard:
     """Renders guarded prompts and encodes them, for one tokenizer; safe to use from any thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        if not isinstance(tokenizer, Tokenizer):
+            raise InvalidArgumentError(f"tokenizer must be a lily.text.Tokenizer, not a {type(tokenizer).__name__}")
         self._tokenizer = tokenizer
         self._ids = dict(tokenizer.added_tokens)
         tokens = sorted(self._ids, key=len, reverse=True)
@@ -48,6 +51,8 @@ class TextGuard:
         have led the model to, no token acts as such; elsewhere ``<think>`` and the tags of tool calls do where a single
         text holds them whole.
         """
+        if not isinstance(template, ChatTemplate):
+            raise TemplateError(f"template must be a lily.text.ChatTemplate, not a {type(template).__name__}")
         given = template_value(prepare_messages(messages), "messages")
         given_tools = None if tools is None else _as_list(tools)
         options = {name: template_value(value, name) for name, value in variables.items()}
@@ -78,10 +83,13 @@ class TextGuard:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a guarded prompt: those of its tokens that are not marked, and of the texts between them."""
+        check_text("text", text)
         return self._encode(text, self._known.ids)
 
     def count(self, text: str, most: int) -> int:
         """How many ids `encode` gives, or some number above `most`; unlike there, nothing of the text is remembered."""
+        check_text("text", text)
+        most = whole_number("most", most, 0, error_type=InvalidArgumentError)
         if not self._tokenizer.matches_added_tokens_exactly:
             return len(self._encode(text, self._encode_plain))
         count = start = 0
@@ -94,6 +102,8 @@ class TextGuard:
 
     def plain(self, text: str) -> str:
         """A guarded text without its marks."""
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
         return without_marks(text)
 
     def _encode(self, text: str, encode_plain: Callable[[str], list[int]]) -> list[int]:

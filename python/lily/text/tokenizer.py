@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from lily.arguments import as_flag, as_path, as_stream
+from lily.arguments import as_flag, as_path, as_stream, check_callable
 from lily.checkpoint.json_file import checked_json_text
 from lily.checkpoint.read_file import TOKENIZER_LIMIT, exists, read_file
 from lily.checkpoint.show import show, show_path
@@ -125,6 +125,7 @@ class Tokenizer:
         InvalidArgumentError
             `text` is not a string or holds lone surrogates.
         """
+        check_callable("check", check)
         ids: list[int] = []
         for part in self._encoded_parts(text, parse_special):
             if check is not None:
@@ -134,7 +135,7 @@ class Tokenizer:
 
     def count(self, text: str, most: int, *, parse_special: bool = True) -> int:
         """How many ids `encode` gives, or some number above `most` if there are more; errors as there."""
-        count = 0
+        count, most = 0, whole_number("most", most, 0, error_type=InvalidArgumentError)
         for part in self._encoded_parts(text, parse_special):
             count += len(part)
             if count > most:
@@ -143,6 +144,8 @@ class Tokenizer:
 
     def longest_part(self, text: str) -> int:
         """UTF-8 bytes of the longest part of `text` that has to be encoded at once; memory is taken in proportion."""
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
         if len(text) < _LONG_TEXT:
             return len(text.encode("utf-8", "replace"))
         return max(len(part.encode("utf-8", "replace")) for part in self._borders.parts(text, _LONG_TEXT))

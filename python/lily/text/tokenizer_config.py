@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import TOKENIZER_CONFIG_LIMIT
 from lily.checkpoint.show import show_path
@@ -41,7 +42,7 @@ def read_tokenizer_config(directory: Path | str) -> TokenizerConfig:
     TokenizerError
         The file is damaged, or one of the fields used has a wrong type.
     """
-    path = Path(directory) / "tokenizer_config.json"
+    path = as_path("directory", directory, TokenizerError) / "tokenizer_config.json"
     fields = read_optional_json_object(path, TokenizerError, limit=TOKENIZER_CONFIG_LIMIT)
     if fields is None:
         return TokenizerConfig()
