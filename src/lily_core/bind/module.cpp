@@ -23,7 +23,7 @@ NB_MODULE(_core, module) {
 #undef PyInit__core
 
 // Threads and callbacks acquire the main interpreter's lock: from another one they would wait for ever.
-extern "C" NB_EXPORT PyObject* PyInit__core() {
+extern "C" NB_EXPORT PyObject* PyInit__core() {  // NOLINT(bugprone-reserved-identifier): Python's name
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return PyInit__core_of_main_interpreter();
   PyErr_SetString(PyExc_ImportError, "lily._core cannot be used in a subinterpreter; import it in the main one");
   return nullptr;

@@ -1,7 +1,7 @@
 // sim/runtime/faults.cpp -- signal handlers that abandon the faulting threadgroup.
 #include "runtime/faults.h"
 
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, with sigaction
 #include <ucontext.h>
 
 #include <array>
