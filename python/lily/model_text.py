@@ -22,7 +22,7 @@ from lily.text import (
 
 if TYPE_CHECKING:
     from lily.chat import Chat
-    from lily.chat.chat import ChatSupport
+    from lily.chat.rendering import ChatSupport
     from lily.model import Model
 
 __all__ = ["ModelText"]
@@ -175,6 +175,6 @@ class ModelText:
     @cached_property
     def chat_support(self) -> ChatSupport:
         """What the chats of this model share."""
-        from lily.chat.chat import ChatSupport
+        from lily.chat.rendering import ChatSupport
 
         return ChatSupport(cast("Model", self))

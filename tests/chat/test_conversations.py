@@ -71,7 +71,7 @@ def test_the_prompt_is_what_the_template_renders(model):
     chat = model.chat("S", tools=[throw_dice], sampling=GREEDY, thinking=False)
     events = chat.send("Hello!", max_tokens=1)
     next(events)
-    tools = [{"type": "function", "function": chat._definitions[0]["function"]}]
+    tools = [{"type": "function", "function": chat.tools[0]["function"]}]
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Hello!"}]
     expected = model.render_chat(messages, tools=tools, enable_thinking=False)
     assert chat.session.tokens[: len(expected)] == expected
@@ -218,7 +218,7 @@ def test_two_chats_share_system_and_tools(model):
         first.ask("Hello!", max_tokens=2)
     block = (
         model.render_chat(
-            [{"role": "system", "content": system}, {"role": "user", "content": "x"}], tools=first._definitions
+            [{"role": "system", "content": system}, {"role": "user", "content": "x"}], tools=first.tools
         ).index(model.tokenizer.token_id("<|im_end|>"))
         + 2
     )
@@ -289,7 +289,7 @@ def test_rounds_are_limited(model, script):
 
 def test_tools_that_only_the_caller_can_run_end_the_loop(model, script):
     script("</think>\n\n" + CALL.format(6))
-    definition = model.chat(tools=[throw_dice])._definitions[0]
+    definition = model.chat(tools=[throw_dice]).tools[0]
     chat = model.chat(tools=[definition])
     answer = chat.run("Throw.")
     assert answer.finish_reason == "tool_calls"

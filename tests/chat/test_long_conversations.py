@@ -53,7 +53,7 @@ def expected_borders(chat, messages, prompt):
 
     query = max(at for at, message in enumerate(messages) if message["role"] == "user")
     borders = [behind_header(len(chat._render(messages[: query + 1], generation=False)))]
-    if messages[0]["role"] == "system" or chat._definitions:
+    if messages[0]["role"] == "system" or chat.tools:
         borders.append(prompt.find("<|im_end|>\n") + len("<|im_end|>\n"))
     if query + 1 < len(messages):
         borders.append(behind_header(len(chat._render(messages, generation=False))))

@@ -6,30 +6,22 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from lily.arguments import as_flag, check_callable, one_of
-from lily.chat.answer_beginning import AnswerBeginning
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
-from lily.chat.constraints import CompiledGrammar, GrammarCompiler
-from lily.chat.control import TurnControl, grammar_field, turn_grammar
-from lily.chat.events import Answer, Done, Event, Timings, ToolCall, Usage, collect
+from lily.chat.events import Answer, Event, ToolCall, collect, observed
 from lily.chat.functions import as_definitions
-from lily.chat.grammars import Grammar
-from lily.chat.options import TurnOptions, resolve_sampling
-from lily.chat.output_parser import OutputParser, thinking_is_open
-from lily.chat.prompt_borders import PromptBorders
-from lily.chat.prompt_encoder import PromptEncoder
-from lily.chat.roles import LaterSystem, copied_messages, normalize_messages
-from lily.chat.tool_choice import as_tool_choice
-from lily.chat.tool_results import as_text, result_of
-from lily.chat.turn import Turn
-from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, TurnPrompt, reseeded
-from lily.errors import BusyError, CancelledError, ContextOverflowError, InvalidArgumentError
+from lily.chat.options import TurnOptions
+from lily.chat.rendering import Rendering
+from lily.chat.roles import LaterSystem, copied_messages
+from lily.chat.side_by_side import side_by_side
+from lily.chat.tool_results import as_text, open_calls, result_of
+from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, reseeded
+from lily.errors import BusyError, InvalidArgumentError
 from lily.quoting import quoted
-from lily.sampling import Sampling, check_seed
+from lily.sampling import check_seed
 from lily.session import Progress, Session, as_count, checked_progress
 from lily.text import answerable, checked_variables
 from lily.whole_numbers import whole_number
@@ -37,25 +29,10 @@ from lily.whole_numbers import whole_number
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["Chat", "ChatSupport"]
+__all__ = ["Chat"]
 
 Tool = Mapping[str, Any] | Callable[..., Any]
 _MOST_ALTERNATIVES = 1024
-
-
-class ChatSupport:
-    """What the chats of one model share: the ids of generated turns, borders of prompts, and compiled grammars."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.encoder = PromptEncoder(model.tokenizer, model.text_guard)
-        self.turn_ends = [model.tokenizer.decode([token]) + "\n" for token in model.stop_tokens]
-        self.borders = PromptBorders(model.text_guard, model.chat_template, self.turn_ends)
-
-    @cached_property
-    def grammars(self) -> GrammarCompiler:
-        """The compiler of grammars."""
-        return GrammarCompiler(self._model.tokenizer, self._model.stop_tokens)
 
 
 class Chat:
@@ -92,17 +69,17 @@ class Chat:
         self._first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         self._messages: list[dict[str, Any]] = [*self._first, *copied_messages(messages)]
         one_of("later_system", later_system, get_args(LaterSystem))
-        self._later_system: LaterSystem = later_system
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
         self._options = TurnOptions.of(options)
-        self._template_options = checked_variables({} if template_options is None else template_options)
+        variables = checked_variables({} if template_options is None else template_options)
         if thinking is not None:
-            self._template_options["enable_thinking"] = as_flag("thinking", thinking)
+            variables["enable_thinking"] = as_flag("thinking", thinking)
         if as_flag("preserve_thinking", preserve_thinking):
-            self._template_options["preserve_thinking"] = True
-        self._definitions, self._functions = as_definitions(tools)
+            variables["preserve_thinking"] = True
+        definitions, self._functions = as_definitions(tools)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
+        self._rendering = Rendering(model, definitions, variables, later_system, self._cancelled.is_set)
         self._session = ChatSession(model, self._seed, self._cancelled.is_set)
 
     # -- turns -----------------------------------------------------------------------------------------------------
@@ -196,7 +173,7 @@ class Chat:
         """
         call_id = call.id if isinstance(call, ToolCall) else call
         with self._exclusive():
-            if not isinstance(call_id, str) or call_id not in self._open_calls():
+            if not isinstance(call_id, str) or call_id not in open_calls(self._messages):
                 raise InvalidArgumentError(
                     f"the latest answer has no call with the id {quoted(call_id)} without a result"
                 )
@@ -233,18 +210,17 @@ class Chat:
         check_callable("on_event", on_event)
         if tools is not None:
             with self._exclusive():
-                self._definitions, self._functions = as_definitions(tools)
-        message = content
+                self._rendering.tools, self._functions = as_definitions(tools)
         for turn in range(max_rounds):
-            answer = collect(_observed(self.send(message, **options), on_event))
+            answer = collect(observed(self.send(content, **options), on_event))
             if answer.finish_reason != "tool_calls" or turn == max_rounds - 1:
                 break
-            names = ToolSchemas(self._definitions).names
+            names = ToolSchemas(self._rendering.tools).names
             if any(call.name in names and call.name not in self._functions for call in answer.tool_calls):
                 break  # a tool that only the caller can run
             for call in answer.tool_calls:
                 self.add_tool_result(call, result_of(call, self._functions))
-            message = None
+            content = None
         return answer
 
     def prompt_length(self, most: int | None = None) -> int:
@@ -258,14 +234,12 @@ class Chat:
         """
         limit = None if most is None else as_count("most", most)
         with self._exclusive():
-            prompt = self._prompt(self._with(None, self._options), self._options, limit)
-        return len(prompt.encoded.ids)
+            return len(self._rendering.prompt(self._with(None, self._options), self._options, limit).encoded.ids)
 
     def cancel(self) -> None:
         """End the turn in progress within one token, or one chunk of its prompt, from any thread."""
         self._cancelled.set()
-        session = self._session.current
-        if session is not None:
+        if (session := self._session.current) is not None:
             session.cancel()
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -274,6 +248,11 @@ class Chat:
     def messages(self) -> list[dict[str, Any]]:
         """The conversation in OpenAI's form, with ``reasoning_content``; a copy."""
         return [dict(message) for message in self._messages]
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Definitions of its tools, in OpenAI's form; a copy."""
+        return [dict(tool) for tool in self._rendering.tools]
 
     @property
     def model(self) -> Model:
@@ -302,7 +281,7 @@ class Chat:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<lily.Chat messages={len(self._messages)} tools={len(self._definitions)}>"
+        return f"<lily.Chat messages={len(self._messages)} tools={len(self._rendering.tools)}>"
 
     def _repr_html_(self) -> str:
         from lily.notebook import chat_html
@@ -315,18 +294,18 @@ class Chat:
         with self._exclusive():
             messages = self._with(message, options)
             try:
-                prompt = self._prompt(messages, options, self._model.max_context)
+                prompt = self._rendering.prompt(messages, options, self._model.max_context)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
                 yield cancelled.done
                 return
-            turn = self._start(prompt, session, prompt.sampling)
+            turn = prompt.start(session, prompt.sampling, self._cancelled.is_set)
             try:
                 yield from turn.events()
             finally:
                 if turn.tokens or turn.tool_calls or turn.ended_by_model:
                     self._messages = prompt.answered(messages, turn.message)
-                self._remember(prompt, turn)
+                self._rendering.remember(prompt, turn)
             yield turn.done(len(prompt.encoded.ids), cached, seconds)
 
     def _alternatives(
@@ -334,30 +313,21 @@ class Chat:
     ) -> Iterator[tuple[int, Event]]:
         with self._exclusive(), contextlib.ExitStack() as at_end:
             try:
-                prompt = self._prompt(self._with(message, options), options, self._model.max_context)
+                prompt = self._rendering.prompt(self._with(message, options), options, self._model.max_context)
                 session, cached, seconds = self._session.bring(prompt.encoded, progress)
             except PrefillCancelledError as cancelled:
-                for index in range(count):
-                    yield index, cancelled.done
+                yield from ((index, cancelled.done) for index in range(count))
                 return
-            total = len(prompt.encoded.ids)
-            turns: dict[int, Turn] = {}
-            streams: dict[int, Iterator[Event]] = {}
+            streams: list[Iterator[Event]] = []
             for index in range(count):
                 branch = session if index == 0 else session.fork(seed=(self._seed + index) % SEEDS)
                 if index:
                     at_end.callback(self._session.keep, branch)
-                turns[index] = self._start(prompt, branch, reseeded(prompt.sampling, index))
-                streams[index] = turns[index].events()
-                at_end.callback(self._remember, prompt, turns[index])
-            while streams:
-                for index, stream in list(streams.items()):
-                    event = next(stream, None)
-                    if event is None:
-                        del streams[index]
-                        computed = (cached, seconds) if index == 0 else (total, 0.0)
-                        event = turns[index].done(total, *computed)
-                    yield index, event
+                turn = prompt.start(branch, reseeded(prompt.sampling, index), self._cancelled.is_set)
+                total = len(prompt.encoded.ids)
+                streams.append(turn.whole(total, *((cached, seconds) if index == 0 else (total, 0.0))))
+                at_end.callback(self._rendering.remember, prompt, turn)
+            yield from side_by_side(streams)
 
     def _with(self, message: dict[str, Any] | None, options: TurnOptions) -> list[dict[str, Any]]:
         """The conversation to answer."""
@@ -366,98 +336,6 @@ class Chat:
         if messages and messages[-1].get("role") == "assistant" and not options.continue_answer:
             raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
         return messages
-
-    def _prompt(self, messages: list[dict[str, Any]], options: TurnOptions, most: int | None) -> TurnPrompt:
-        """What is needed to answer; everything that can be wrong with the request is told here."""
-        model = self._model
-        schemas = ToolSchemas(self._definitions)
-        choice = as_tool_choice(options.tool_choice, schemas.names)
-        compiled = self._compiled(turn_grammar(model.tokenizer, options, schemas, choice), options)
-        if most is not None and len(messages) > most:  # each takes several tokens
-            raise ContextOverflowError(
-                f"the conversation has {len(messages)} messages and the maximum context is {most} tokens"
-            )
-        begun = None
-        support = model.chat_support
-        render = partial(self._render, generation=False)
-        try:
-            normal = normalize_messages(messages, later_system=self._later_system)
-            if normal[-1]["role"] == "assistant":
-                begun = AnswerBeginning.of(normal.pop())
-                text = begun.prompt(normal, render, support.turn_ends)
-            else:
-                text = self._render(normal, generation=True)
-        except RecursionError as error:
-            raise InvalidArgumentError("messages: something in them is nested too deeply") from error
-        borders = support.borders.find(
-            normal, text, tools=self._definitions, options=self._template_options, render=render
-        )
-        encoded = support.encoder.encode(text, borders, most)
-        sampling = resolve_sampling(model, options.sampling)
-        return TurnPrompt(normal, text, encoded, options, sampling, schemas, choice, compiled, begun)
-
-    def _compiled(self, grammar: Grammar | None, options: TurnOptions) -> CompiledGrammar | None:
-        if grammar is None:
-            return None
-        try:
-            return self._model.chat_support.grammars.compile(grammar, self._cancelled.is_set)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{grammar_field(options)}: {error}") from error
-        except CancelledError:
-            raise PrefillCancelledError(Done("cancelled", Usage(0), Timings())) from None
-
-    def _start(self, prompt: TurnPrompt, session: Session, sampling: Sampling) -> Turn:
-        """A turn from a session that holds the prompt."""
-        model, options, choice, begun = self._model, prompt.options, prompt.choice, prompt.begun
-        parser = OutputParser(
-            reasoning=thinking_is_open(prompt.text) if begun is None else begun.is_thinking,
-            tools=None if choice.mode == "none" else prompt.schemas,
-            call_deltas=options.call_deltas,
-            parallel_calls=options.parallel_tool_calls,
-            begun="" if begun is None else begun.text,
-        )
-        constraint = None if prompt.grammar is None else prompt.grammar.start(grammar_field(options))
-        if constraint is not None and begun is not None:
-            begun.enter(constraint, model.tokenizer)
-        control = TurnControl(
-            model.tokenizer,
-            options,
-            parser,
-            constraint=constraint,
-            stop_tokens=sorted(model.stop_tokens),
-            calls_forbidden=choice.mode == "none" and bool(prompt.schemas.names),
-        )
-        generation = session.generation(
-            options.max_tokens, sampling=sampling, logprobs=options.logprobs, mask=control.mask
-        )
-        return Turn(
-            model.tokenizer,
-            generation,
-            parser,
-            control,
-            options.stop,
-            self._cancelled.is_set,
-            logprobs=options.logprobs is not None,
-        )
-
-    def _render(self, messages: Sequence[Mapping[str, Any]], *, generation: bool) -> str:
-        template = self._model.chat_template
-        guard = self._model.chat_support.encoder.guard
-        return guard.render(
-            template, messages, self._definitions, add_generation_prompt=generation, **self._template_options
-        )
-
-    def _remember(self, prompt: TurnPrompt, turn: Turn) -> None:
-        """Keep the ids of a turn that is whole."""
-        if not turn.is_whole:
-            return
-        answer = normalize_messages(prompt.answered(prompt.normal, turn.message), later_system=self._later_system)
-        conversation = self._render(answer, generation=False)
-        tokenizer = self._model.tokenizer
-        ends = [tokenizer.decode([token]) for token in self._model.stop_tokens]
-        at = max(conversation.rfind(end) for end in ends) if ends else -1
-        if at >= len(prompt.text):
-            self._model.chat_support.encoder.remember(prompt.text, conversation, conversation[at:], turn.tokens)
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
@@ -469,22 +347,3 @@ class Chat:
             yield
         finally:
             self._lock.release()
-
-    def _open_calls(self) -> list[str]:
-        """Ids of the latest answer's calls that have no result."""
-        given: list[Any] = []
-        for message in reversed(self._messages):
-            if message.get("role") != "tool":
-                calls = message.get("tool_calls")
-                given_calls = calls if isinstance(calls, (list, tuple)) else []
-                ids = [call.get("id") for call in given_calls if isinstance(call, Mapping)]
-                return [call_id for call_id in ids if isinstance(call_id, str) and call_id not in given]
-            given.append(message.get("tool_call_id"))
-        return []
-
-
-def _observed(events: Iterator[Event], on_event: Callable[[Event], object] | None) -> Iterator[Event]:
-    for event in events:
-        if on_event is not None:
-            on_event(event)
-        yield event

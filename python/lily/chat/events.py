@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ __all__ = [
     "Usage",
     "collect",
     "new_call_id",
+    "observed",
 ]
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -215,3 +216,11 @@ def collect(events: Iterable[Event]) -> Answer:
         elif not isinstance(event, ToolCallDelta):
             raise InvalidArgumentError(f"events must be the events of a turn, not {quoted(event)}")
     return Answer("".join(content), "".join(reasoning), tuple(calls), done)
+
+
+def observed(events: Iterable[Event], on_event: Callable[[Event], object] | None) -> Iterator[Event]:
+    """The events, each shown to `on_event` first."""
+    for event in events:
+        if on_event is not None:
+            on_event(event)
+        yield event

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lily.chat.events import ToolCall
 from lily.chat.functions import PythonTool
 from lily.quoting import quoted
 
-__all__ = ["as_text", "result_of"]
+__all__ = ["as_text", "open_calls", "result_of"]
 
 
 def as_text(result: Any) -> str:
@@ -36,3 +36,16 @@ def result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
         return function.call(call.arguments)
     except Exception as error:  # the model can react to whatever a tool raises
         return f"Error: {type(error).__name__}: {error}"
+
+
+def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ids of the latest answer's calls that have no result."""
+    given: list[Any] = []
+    for message in reversed(messages):
+        if message.get("role") != "tool":
+            calls = message.get("tool_calls")
+            given_calls = calls if isinstance(calls, (list, tuple)) else []
+            ids = [call.get("id") for call in given_calls if isinstance(call, Mapping)]
+            return [call_id for call_id in ids if isinstance(call_id, str) and call_id not in given]
+        given.append(message.get("tool_call_id"))
+    return []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from lily.chat.control import TurnControl
+from lily.chat.described_tokens import described_token
 from lily.chat.events import (
     ContentDelta,
     Done,
@@ -138,6 +139,11 @@ class Turn:
         if self.ended_by_model and self.tool_calls and self._stop.matched is None:
             self.finish_reason = "tool_calls"
 
+    def whole(self, prompt_tokens: int, cached_tokens: int, prefill_seconds: float) -> Iterator[Event]:
+        """All events, with `done` at the end."""
+        yield from self.events()
+        yield self.done(prompt_tokens, cached_tokens, prefill_seconds)
+
     def _generate(self) -> Iterator[Event]:
         if self._parser.ended:  # by a call that the answer began with
             self.finish_reason = "tool_calls"
@@ -169,7 +175,7 @@ class Turn:
             return  # a control token is not text
         text = self._detokenizer.feed(token.id)
         if self._spans is not None:
-            self._spans.add(self._described(token), text)
+            self._spans.add(described_token(self._tokenizer, token), text)
         yield from self._deliver(self._parser.feed(text))
 
     def _deliver(self, pieces: Sequence[ParsedPiece]) -> Iterator[Event]:
@@ -212,11 +218,3 @@ class Turn:
 
     def _logprobs_of(self, text: str, start: int) -> tuple[TokenLogprob, ...]:
         return () if self._spans is None else self._spans.take(text, start)
-
-    def _described(self, token: GeneratedToken) -> TokenLogprob:
-        top = tuple(self._logprob(id_, value) for id_, value in token.top_logprobs)
-        return self._logprob(token.id, token.logprob or 0.0, top)
-
-    def _logprob(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-        data = self._tokenizer.token_bytes(token)
-        return TokenLogprob(data.decode("utf-8", "replace"), token, data, logprob, top)

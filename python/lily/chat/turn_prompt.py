@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lily.chat.answer_beginning import AnswerBeginning
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.constraints import CompiledGrammar
+from lily.chat.control import TurnControl, grammar_field
 from lily.chat.events import Done
 from lily.chat.options import TurnOptions
+from lily.chat.output_parser import OutputParser, thinking_is_open
 from lily.chat.prompt_encoder import EncodedPrompt
 from lily.chat.tool_choice import ToolChoice
+from lily.chat.turn import Turn
 from lily.sampling import Sampling
+from lily.session import Session
 
 __all__ = ["SEEDS", "PrefillCancelledError", "TurnPrompt", "reseeded"]
 
@@ -43,6 +47,40 @@ class TurnPrompt:
             return [*messages, dict(answer)]
         before = messages[:-1] if messages[-1].get("role") == "assistant" else messages
         return [*before, self.begun.joined(answer)]
+
+    def start(self, session: Session, sampling: Sampling, is_cancelled: Callable[[], bool]) -> Turn:
+        """A turn from a session that holds the self."""
+        model, options, choice, begun = session.model, self.options, self.choice, self.begun
+        parser = OutputParser(
+            reasoning=thinking_is_open(self.text) if begun is None else begun.is_thinking,
+            tools=None if choice.mode == "none" else self.schemas,
+            call_deltas=options.call_deltas,
+            parallel_calls=options.parallel_tool_calls,
+            begun="" if begun is None else begun.text,
+        )
+        constraint = None if self.grammar is None else self.grammar.start(grammar_field(options))
+        if constraint is not None and begun is not None:
+            begun.enter(constraint, model.tokenizer)
+        control = TurnControl(
+            model.tokenizer,
+            options,
+            parser,
+            constraint=constraint,
+            stop_tokens=sorted(model.stop_tokens),
+            calls_forbidden=choice.mode == "none" and bool(self.schemas.names),
+        )
+        generation = session.generation(
+            options.max_tokens, sampling=sampling, logprobs=options.logprobs, mask=control.mask
+        )
+        return Turn(
+            model.tokenizer,
+            generation,
+            parser,
+            control,
+            options.stop,
+            is_cancelled,
+            logprobs=options.logprobs is not None,
+        )
 
 
 class PrefillCancelledError(Exception):

@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lily.chat import TokenLogprob
+from lily.chat.described_tokens import described
 from lily.sampling import Sampling
 
 if TYPE_CHECKING:
     from lily.model import Model
     from lily.session import Progress, Session
-    from lily.text import Tokenizer
 
-__all__ = ["described", "prompt_logprobs"]
+__all__ = ["prompt_logprobs"]
 
 _Top = tuple[tuple[int, float], ...]
-
-
-def described(tokenizer: Tokenizer, token: int, logprob: float, top: _Top = ()) -> TokenLogprob:
-    """A token with its text, and the most probable ones at its place."""
-    data = tokenizer.token_bytes(token)
-    others = tuple(described(tokenizer, *one) for one in top)
-    return TokenLogprob(data.decode("utf-8", "replace"), token, data, logprob, others)
 
 
 def prompt_logprobs(

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lily.chat import Chat, ContentDelta, Done, Timings, TokenLogprob, Usage
+from lily.chat.described_tokens import described_token
 from lily.chat.events import Event, FinishReason
+from lily.chat.side_by_side import side_by_side
 from lily.chat.stop_strings import StopStrings
 from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError, ContextOverflowError, InvalidArgumentError, TemplateError
@@ -17,13 +19,13 @@ from lily.sampling import Sampling
 from lily.server.context_errors import as_too_long, is_exact, most_tokens, too_long
 from lily.server.engine import Ticket, Work
 from lily.server.errors import as_api_error
-from lily.server.prompt_scores import described, prompt_logprobs
+from lily.server.prompt_scores import prompt_logprobs
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
 from lily.server.work_limits import characters_of, check_tools, may_be_too_long, take_memory
 
 if TYPE_CHECKING:
-    from lily.generation import GeneratedToken, Generation
+    from lily.generation import Generation
     from lily.model import Model
     from lily.session import Session
     from lily.text import Tokenizer
@@ -244,17 +246,12 @@ def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tup
         ticket.on_cancel(first.cancel)
         prefill = time.perf_counter() - began
         branches = [first, *(sessions.enter_context(first.fork()) for _ in range(request.choices - 1))]
-        streams = {
-            at: _continuation(branch, request, at, prefill if at == 0 else 0.0, ticket)
-            for at, branch in enumerate(branches)
-        }
-        while streams:
-            for at, stream in list(streams.items()):
-                event = next(stream, None)
-                if event is None:
-                    del streams[at]
-                else:
-                    yield at, event
+        yield from side_by_side(
+            [
+                _continuation(branch, request, at, prefill if at == 0 else 0.0, ticket)
+                for at, branch in enumerate(branches)
+            ]
+        )
 
 
 def _prompt_logprobs(model: Model, request: RawRequest, ticket: Ticket) -> list[TokenLogprob]:
@@ -282,7 +279,7 @@ def _continuation(session: Session, request: RawRequest, at: int, prefill: float
     yield from _texts(model.tokenizer, generation, stop, ticket)
     stopped = generation.stop_token
     if request.scores_prompt and stopped is not None:
-        yield ContentDelta("", (_described(model.tokenizer, stopped),))
+        yield ContentDelta("", (described_token(model.tokenizer, stopped),))
     finish: FinishReason = "stop" if stop.matched or generation.finish_reason == "stop" else "length"
     model.cache.insert(session)
     yield Done(
@@ -308,7 +305,7 @@ def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, tick
         for token in generation:
             text = detokenizer.feed(token.id)
             if token.logprob is not None:
-                spans.add(_described(tokenizer, token), text)
+                spans.add(described_token(tokenizer, token), text)
             yield from piece(stop.feed(text))
             if stop.matched is not None or ticket.cancelled:
                 return
@@ -317,7 +314,3 @@ def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, tick
     yield from piece(stop.feed(rest))
     if stop.matched is None:
         yield from piece(stop.finish())
-
-
-def _described(tokenizer: Tokenizer, token: GeneratedToken) -> TokenLogprob:
-    return described(tokenizer, token.id, token.logprob or 0.0, token.top_logprobs)
