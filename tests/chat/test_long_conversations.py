@@ -41,7 +41,7 @@ def conversation(turns, seed=1, size=80):
 
 def prompt_of(model, messages, **options):
     chat = model.chat(messages=messages, **options)
-    return chat._prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
+    return chat._rendering.prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
 
 
 def expected_borders(chat, messages, prompt):
@@ -52,11 +52,11 @@ def expected_borders(chat, messages, prompt):
         return border if block < 0 else block
 
     query = max(at for at, message in enumerate(messages) if message["role"] == "user")
-    borders = [behind_header(len(chat._render(messages[: query + 1], generation=False)))]
+    borders = [behind_header(len(chat._rendering.render(messages[: query + 1], generation=False)))]
     if messages[0]["role"] == "system" or chat.tools:
         borders.append(prompt.find("<|im_end|>\n") + len("<|im_end|>\n"))
     if query + 1 < len(messages):
-        borders.append(behind_header(len(chat._render(messages, generation=False))))
+        borders.append(behind_header(len(chat._rendering.render(messages, generation=False))))
     return {border for border in borders if prompt[border : border + 1] == "<"}
 
 
@@ -133,8 +133,8 @@ def test_ids_and_positions_are_those_of_a_fresh_rendering(model, tokenizer, data
     ends = [at for at, message in enumerate(messages) if message["role"] in ("user", "tool")]
     for end in data.draw(st.permutations(ends)):
         chat = model.chat(messages=messages[: end + 1], **options)
-        prompt = chat._prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
-        ids = model.render_chat(prompt.normal, tools=options["tools"], **chat._template_options)
+        prompt = chat._rendering.prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
+        ids = model.render_chat(prompt.normal, tools=options["tools"], **chat._rendering.template_options)
         assert prompt.encoded.ids == ids == tokenizer.encode(prompt.text)
         offsets = sorted(expected_borders(chat, prompt.normal, prompt.text))
         assert [tokenizer.decode(ids[:at]) for at in prompt.encoded.positions] == [prompt.text[:at] for at in offsets]
@@ -145,7 +145,7 @@ def test_templates_whose_opening_depends_on_the_conversation(model, tiny, monkey
     monkeypatch.setitem(model.__dict__, "chat_template", ChatTemplate(source))
     monkeypatch.delitem(model.__dict__, "chat_support", raising=False)
     chat = model.chat(messages=conversation(1), thinking=True)
-    prompt = chat._prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
+    prompt = chat._rendering.prompt(chat._with(None, TurnOptions()), TurnOptions(), None)
     assert prompt.text.endswith("<think>\n6")
     offsets = sorted(expected_borders(chat, prompt.normal, prompt.text))
     assert [model.tokenizer.decode(prompt.encoded.ids[:at]) for at in prompt.encoded.positions] == [

@@ -55,7 +55,7 @@ class Rendering:
     ) -> None:
         self.tools = tools
         self._model = model
-        self._template_options = template_options
+        self.template_options = template_options
         self._later_system = later_system
         self._is_cancelled = is_cancelled
 
@@ -71,17 +71,17 @@ class Rendering:
             )
         begun = None
         support = model.chat_support
-        render = partial(self._render, generation=False)
+        render = partial(self.render, generation=False)
         try:
             normal = normalize_messages(messages, later_system=self._later_system)
             if normal[-1]["role"] == "assistant":
                 begun = AnswerBeginning.of(normal.pop())
                 text = begun.prompt(normal, render, support.turn_ends)
             else:
-                text = self._render(normal, generation=True)
+                text = self.render(normal, generation=True)
         except RecursionError as error:
             raise InvalidArgumentError("messages: something in them is nested too deeply") from error
-        borders = support.borders.find(normal, text, tools=self.tools, options=self._template_options, render=render)
+        borders = support.borders.find(normal, text, tools=self.tools, options=self.template_options, render=render)
         encoded = support.encoder.encode(text, borders, most)
         sampling = resolve_sampling(model, options.sampling)
         return TurnPrompt(normal, text, encoded, options, sampling, schemas, choice, compiled, begun)
@@ -91,7 +91,7 @@ class Rendering:
         if not turn.is_whole:
             return
         answer = normalize_messages(prompt.answered(prompt.normal, turn.message), later_system=self._later_system)
-        conversation = self._render(answer, generation=False)
+        conversation = self.render(answer, generation=False)
         tokenizer = self._model.tokenizer
         ends = [tokenizer.decode([token]) for token in self._model.stop_tokens]
         at = max(conversation.rfind(end) for end in ends) if ends else -1
@@ -108,7 +108,8 @@ class Rendering:
         except CancelledError:
             raise PrefillCancelledError(Done("cancelled", Usage(0), Timings())) from None
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], *, generation: bool) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], *, generation: bool) -> str:
+        """The guarded text of messages in their normal form; `generation` opens the answer."""
         template = self._model.chat_template
         guard = self._model.chat_support.encoder.guard
-        return guard.render(template, messages, self.tools, add_generation_prompt=generation, **self._template_options)
+        return guard.render(template, messages, self.tools, add_generation_prompt=generation, **self.template_options)
