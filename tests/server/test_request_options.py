@@ -400,6 +400,7 @@ def test_a_tool_by_its_name_alone(options_of):
     tools = [{"type": "function", "function": {"name": "f"}}]
     choice = options_of(tools=tools, tool_choice="f")[0]["tool_choice"]
     assert choice == {"type": "function", "function": {"name": "f"}}
+    assert options_of(tools=tools, tool_choice={"function": {"name": "f"}})[0]["tool_choice"] == choice
     assert options_of(tools=tools, tool_choice="")[0]["tool_choice"] is None
 
 

@@ -182,7 +182,7 @@ class RequestTools:
 
     def _choose_by_object(self, place: str, choice: Mapping[str, Any]) -> None:
         kind = choice.get("type")
-        inner = choice.get(kind) if isinstance(kind, str) else None
+        inner = choice.get(kind if isinstance(kind, str) else "function")
         body: Mapping[str, Any] = inner if isinstance(inner, Mapping) else choice
         if kind in ("auto", "none", "any", "required"):
             self.choice = str(kind)
