@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoint_edits import edit_header
 
 from lily.checkpoint import LayerType, MatrixFormat, read_checkpoint
 from lily.checkpoint.config import parse_config
@@ -298,6 +299,27 @@ GATE = {"model.layers.0.mlp.gate": {"bits": 8}}
 def test_quantization_goes_before_quantization_config(blocks: dict[str, Any], gate: object) -> None:
     """As mlx-lm reads them: the second block is a copy, or a remainder of the checkpoint that was converted."""
     assert parse_quantization(blocks, "config.json").format("layers.0.mlp.gate") == gate
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_block_of_a_quantizer_whose_work_was_undone(
+    nested: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Matrices of bfloat16 beside what is left of the fp8 upload's config.json; mlx-lm reads them too."""
+    config = random_config(np.random.default_rng(3), nested=nested, tied=False)
+    write_checkpoint(tmp_path, config, bits=None, index=False)
+    (text_config(config) if nested else config)["quantization_config"] = FP8
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert {matrix.format for matrix in read_checkpoint(tmp_path).source.matrices} == {MatrixFormat.plain}
+    assert "quant_method 'fp8' is ignored" in caplog.text
+
+    def scaled(header: dict[str, Any]) -> None:
+        name = next(name for name in header if name.endswith("q_proj.weight"))
+        header[f"{name}_scale_inv"] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+
+    edit_header(tmp_path / "model.safetensors", scaled)
+    with pytest.raises(ConfigError, match="'fp8' is unknown quantization"):
+        read_checkpoint(tmp_path)
 
 
 def test_unknown_keys_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,9 +48,25 @@ def test_billing_lines_do_not_matter(client):
         assert at == 0 or usage["input_tokens"] == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_no_tokens_fills_the_cache(client, stream):
+    """As clients ask for ahead of the request that is to be answered."""
+    system = f"Be brief. {'Rules are rules. ' * 40}{stream}"
+    response = ask(client, system=system, max_tokens=0, stream=stream)
+    assert response.status_code == 200, response.text
+    if stream:
+        assert '"stop_reason": "max_tokens"' in response.text.replace('":"', '": "')
+        assert "content_block_start" not in response.text
+    else:
+        body = response.json()
+        assert (body["content"], body["stop_reason"], body["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+    usage = ask(client, system=system, max_tokens=1).json()["usage"]
+    assert usage["cache_read_input_tokens"] > 100 > usage["input_tokens"]
+
+
 def test_errors_have_anthropic_s_shape(client):
     for fields, name in (
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0.5}, "max_tokens"),
         ({"compaction": {"type": "summarize"}}, "compaction"),
         ({"thread": {"type": "continue", "previous_message_id": "x"}}, "thread"),
         ({"thinking": {"type": "some"}}, "thinking"),

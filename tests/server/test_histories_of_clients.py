@@ -144,6 +144,16 @@ def test_what_the_user_shows_now_is_refused(client, kind):
     assert response.json()["error"]["param"] == "messages[2].content[1]"
 
 
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_an_image_beside_results_does_not_end_the_session(client, prompt_of, path):
+    """Agents put there what a tool made, and send it with every request from then on."""
+    call = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    results = [{"type": "tool_result", "tool_use_id": "1", "content": "Seen."}, IMAGE]
+    messages = [ASK, {"role": "assistant", "content": [call]}, {"role": "user", "content": results}]
+    prompt = prompt_of(path, {"messages": messages})
+    assert prompt.index("Seen.") < prompt.index("[image: not readable here]")
+
+
 def test_an_image_that_was_refused_does_not_end_the_session(client):
     """Clients keep the message that got an error; the next one is answered."""
     for path, field, part in (

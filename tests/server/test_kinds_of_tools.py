@@ -43,6 +43,15 @@ def test_tools_that_run_elsewhere_are_left_out(client, prompt_of, tool):
     assert f'"{tool["type"]}"' not in prompt_of(CHAT, {"messages": HELLO, "tools": [tool, FUNCTION]})
 
 
+def test_tools_as_gemini_s_api_has_them(client, strict_client, prompt_of):
+    given = [{"googleSearch": {}}, {"function_declarations": [{"name": "g", "description": "Does g."}]}]
+    assert "Does g." in prompt_of(CHAT, {"messages": HELLO, "tools": given})
+    body = {"model": "lily-tiny", "messages": HELLO, "max_tokens": 1, "tools": given}
+    assert "googleSearch" in client.post(CHAT, json=body).headers["x-lily-warnings"]
+    assert strict_client.post(CHAT, json=body).status_code == 400
+    assert client.post(CHAT, json={**body, "tools": [{}]}).status_code == 400
+
+
 def test_free_text_in_responses(client, script, prompt_of):
     body = {"model": "lily-tiny", "input": HELLO, "tools": [PATCH], "reasoning": {"effort": "none"}}
     prompt = prompt_of(RESPONSES, body)

@@ -17,6 +17,14 @@ DESKTOP = (
 PAGES = ("https://example.org", "http://localhost:3000", "chrome-extension://abc", "http://tauri.localhost.example.org")
 
 
+def test_a_request_without_a_name_gets_the_served_model(client, start):
+    with start(any_model=True) as open_client:
+        for one in (client, open_client):
+            for given in ({}, {"model": None}, {"model": ""}):
+                body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **given}
+                assert one.post("/v1/chat/completions", json=body).json()["model"] == "lily-tiny"
+
+
 def test_any_model(client, start):
     assert client.post(CHAT, json=BODY).status_code == 404
     assert "--any-model" in client.post(CHAT, json=BODY).json()["error"]["message"]

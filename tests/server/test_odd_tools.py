@@ -83,6 +83,30 @@ def streamed_calls_of(path, response):
     return [(name, json.loads(text)) for name, text in zip(names, texts, strict=True)]
 
 
+NOTHING = dict.fromkeys(
+    [
+        *("$ref", "properties", "required", "items", "enum", "allOf", "anyOf", "additionalProperties", "pattern"),
+        *("format", "minLength", "maxLength", "minimum", "maxItems", "uniqueItems", "not", "patternProperties", "type"),
+    ]
+)
+
+
+def test_keywords_that_are_null_say_nothing(client):
+    """As serializers write all that is not set."""
+    properties = {"a": {**NOTHING, "type": "integer"}, "b": {**NOTHING, "enum": ["x"]}}
+    schema = {**NOTHING, "type": "object", "properties": properties, "required": ["a", "b"]}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body = {"model": "lily-tiny", "messages": HELLO, "max_tokens": 200, "temperature": 0, "enable_thinking": False}
+    told = client.post(CHAT, json={**body, "response_format": form, "max_tokens": 1})
+    assert told.status_code == 200, told.text
+    assert "warnings" not in told.json()
+    called = client.post(CHAT, json={**body, "tools": [tool], "tool_choice": "required"})
+    assert "x-lily-warnings" not in called.headers
+    [call] = called.json()["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["b"] == "x"
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_a_tool_of_any_name_can_be_called(client, prompt_of, path, name):

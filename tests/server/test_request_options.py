@@ -61,7 +61,8 @@ def test_thinking_under_each_of_its_names(options_of, fields, thinks):
         ({"repeat_penalty": 1.5}, "repetition_penalty", 1.5),
         ({"repetition_penalty": 1.5}, "repetition_penalty", 1.5),
         ({"min_p": 0.25, "top_k": 7.0}, "top_k", 7),
-        ({"seed": -1}, "seed", (1 << 64) - 1),
+        ({"seed": -2}, "seed", (1 << 64) - 2),
+        ({"seed": -1}, "seed", None),
     ],
 )
 def test_sampling_under_each_of_its_names(options_of, fields, name, value):
@@ -338,7 +339,7 @@ def test_a_raw_completion_has_no_form(client, fields):
         ({"temperature": "0.5"}, "temperature", 0.5),
         ({"temperature": "1"}, "temperature", 1.0),
         ({"top_k": "7"}, "top_k", 7),
-        ({"seed": "-1"}, "seed", (1 << 64) - 1),
+        ({"seed": "-3"}, "seed", (1 << 64) - 3),
         ({"presence_penalty": "-1e0"}, "presence_penalty", -1.0),
         ({"logit_bias": [], "metadata": []}, "logit_bias", None),
         ({"stream": "false", "top_k": -1}, "top_k", 0),
@@ -399,6 +400,7 @@ def test_a_tool_by_its_name_alone(options_of):
     tools = [{"type": "function", "function": {"name": "f"}}]
     choice = options_of(tools=tools, tool_choice="f")[0]["tool_choice"]
     assert choice == {"type": "function", "function": {"name": "f"}}
+    assert options_of(tools=tools, tool_choice={"function": {"name": "f"}})[0]["tool_choice"] == choice
     assert options_of(tools=tools, tool_choice="")[0]["tool_choice"] is None
 
 

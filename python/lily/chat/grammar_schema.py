@@ -106,7 +106,8 @@ class GrammarSchema:
             return True
         written: dict[str, Any] = {}
         for keyword, value in schema.items():
-            self._write(written, keyword, value, schema, place)
+            if value is not None or keyword == "const":  # null stands for "not set", as serializers write it
+                self._write(written, keyword, value, schema, place)
         if schema.get("nullable") is True and "type" in written:
             kinds = written["type"] if isinstance(written["type"], list) else [written["type"]]
             written["type"] = list(dict.fromkeys([*kinds, "null"]))

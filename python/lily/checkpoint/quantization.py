@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,11 +99,21 @@ class Quantization:
         return _FORMATS[bits], group_size
 
 
-def parse_quantization(raw: Mapping[str, Any], where: str) -> Quantization:
+def parse_quantization(raw: Mapping[str, Any], where: str, *, plain: bool = False) -> Quantization:
     """Read the quantization block of a config.json, at its top level or in text_config.
 
     `quantization` goes before `quantization_config`, as in mlx-lm: the latter is a copy of it, or a remainder of the
     checkpoint that was converted.
+
+    Parameters
+    ----------
+    raw
+        The parsed config.json.
+    where
+        Path of the file, for errors.
+    plain
+        Whether no matrix in the files is quantized: a `quantization_config` of another quantizer is a remainder then,
+        and ignored with a warning.
 
     Raises
     ------
@@ -114,8 +124,15 @@ def parse_quantization(raw: Mapping[str, Any], where: str) -> Quantization:
     for name in _BLOCKS:
         for place in (raw, text if isinstance(text, dict) else {}):
             block = ConfigFields(place, where).section(name)
-            if block is not None and block.values:
-                return _parse_block(block, where)
+            if block is None or not block.values:
+                continue
+            if plain and name == "quantization_config" and block.get("quant_method") not in _METHODS:
+                logger.warning(
+                    "%s: %s of quant_method %s is ignored: the files are not quantized",
+                    show_path(where), name, show_value(block.get("quant_method")),
+                )  # fmt: skip
+                continue
+            return _parse_block(block, where)
     return Quantization(where)
 
 
@@ -168,6 +185,13 @@ def _parameters(fields: ConfigFields) -> Parameters:
 
     mode = None if fields.get("mode") is None else fields.text("mode", default="affine")
     return Parameters(integer("bits"), integer("group_size"), mode)
+
+
+def is_plain(tensors: Sequence[tuple[str, str]]) -> bool:
+    """Whether none of the tensors (name, dtype) is quantized, by anyone's quantizer."""
+    return not any(
+        name.endswith((".scales", ".biases")) or dtype not in ("BF16", "F16", "F32") for name, dtype in tensors
+    ) and not other_quantization(tensors)
 
 
 def other_quantization(tensors: Iterable[tuple[str, str]]) -> str:

@@ -10,7 +10,7 @@ from lily.arguments import as_path
 from lily.checkpoint.config import ModelConfig, parse_config, tied_embeddings
 from lily.checkpoint.files import find_files
 from lily.checkpoint.json_file import read_json_object
-from lily.checkpoint.quantization import parse_quantization
+from lily.checkpoint.quantization import is_plain, parse_quantization
 from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.checkpoint.source import CheckpointSource
 from lily.checkpoint.tensors import read_tensors
@@ -52,8 +52,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     raw = read_json_object(files.config, ConfigError, limit=CONFIG_LIMIT)
     where = str(files.config)
     config = parse_config(raw, where)
-    quantization = parse_quantization(raw, where)
     table = read_tensors(files)
+    plain = is_plain([(entry.name, entry.dtype) for entry in (*table.text.values(), *table.unknown)])
+    quantization = parse_quantization(raw, where, plain=plain)
     has_head = any(name.startswith("lm_head.") for name in table.text)
     tied = tied_embeddings(raw, where, has_head=has_head)
     source, unneeded = WeightResolver(table, config, quantization, tied).resolve()

@@ -93,6 +93,7 @@ def _blocks(content: Any) -> list[Any]:
 def _add_user(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
     texts: list[str] = []
     results = 0
+    asked = asked and not any(map(is_result, blocks))  # beside results, an image is what a tool made
     for at, block in enumerate(blocks):
         where = f"{place}.content.{at}"
         if is_result(block):

@@ -155,7 +155,7 @@ def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Wa
         elif role == "tool":
             history.add(place, _result(place, message, reader))
         elif role == "user" and any(map(is_result, content_blocks(message))):
-            _add_blocks(history, place, content_blocks(message), reader, asked=place == turns[-1])
+            _add_blocks(history, place, content_blocks(message), reader)
         else:
             asked = role == "user" and place == turns[-1]
             history.add(
@@ -164,15 +164,15 @@ def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Wa
     return history
 
 
-def _add_blocks(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
-    """Results of tools, and behind them what the user says beside."""
+def _add_blocks(history: History, place: str, blocks: list[Any], reader: PartReader) -> None:
+    """Results of tools, and behind them what the user says beside: an image there is what a tool made."""
     texts = []
     for at, block in enumerate(blocks):
         where = f"{place}.content[{at}]"
         if is_result(block):
             history.add(place, result_of_block(where, block, reader))
         else:
-            texts.append(reader.part(where, block, asked=asked))
+            texts.append(reader.part(where, block))
     if texts:
         history.add(place, {"role": "user", "content": "".join(texts)})
 

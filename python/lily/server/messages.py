@@ -54,7 +54,7 @@ def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, Work
     name = service.model_name(fields)
     fields.required("max_tokens")
     wanted = anthropic_chat_request(service, fields, steps)
-    options = {**wanted.options, "max_tokens": token_limit(fields, "max_tokens", low=1)}
+    options = {**wanted.options, "max_tokens": token_limit(fields, "max_tokens")}  # 0 only fills the cache
     stream = fields.flag("stream", False)
     service.finish_fields(fields)
     work = chat_work(service.model, dataclasses.replace(wanted, options=options), steps, call_deltas=stream)

@@ -44,6 +44,8 @@ def sampling_of(fields: Fields, default: Sampling, vocabulary: int) -> Sampling:
         "seed": fields.integer("seed", -(1 << 63)),
         "logit_bias": _logit_bias(fields, vocabulary),
     }
+    if given["seed"] == -1:  # by which peers and their clients mean a new one each time
+        given["seed"] = None
     if given["seed"] is not None:
         given["seed"] %= 1 << 64
     if given["top_k"] == -1:

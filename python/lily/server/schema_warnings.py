@@ -52,7 +52,7 @@ def warn_of_free_parameters(functions: Sequence[Mapping[str, Any]], names: set[s
 
 def _free_keywords(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for keyword in _OF_OBJECTS:
-        if keyword in schema:
+        if schema.get(keyword) is not None:
             yield keyword, " of its arguments"
     given = schema.get("properties")
     properties: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
@@ -64,7 +64,7 @@ def _free_keywords(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         leaves = [leaf for leaf in leaf_schemas(inner, references) if isinstance(leaf, Mapping)]
         if any(map(_is_text, leaves)):
             for keyword in _OF_TEXTS:
-                if any(keyword in leaf for leaf in leaves):
+                if any(leaf.get(keyword) is not None for leaf in leaves):
                     yield keyword, f" of {str(name)[:80]}"
 
 

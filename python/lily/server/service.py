@@ -75,9 +75,9 @@ class Service:
         self.preparation.close(min(seconds, _PREPARATION_SECONDS))
 
     def model_name(self, fields: Fields) -> str:
-        """The request's model; ApiError if it is another one. Without one it is the served model."""
+        """The request's model; ApiError if it is another one. Without a name it is the served model."""
         name = fields.text("model")
-        if name is None:
+        if not name:
             return self.names[0]
         if name not in self.names and not self.options.any_model:
             raise ApiError(

@@ -110,12 +110,22 @@ class RequestTools:
             )
         elif kind == "custom":
             self._add_custom(place, body, namespace)
+        elif kind is None and body.get("name") is None and tool:
+            self._add_nameless(place, tool)
         elif kind is None:
             self._add(place, body, body.get("parameters"), _Origin(_name(place, body), namespace=namespace))
         elif (known := _known_by_heart(kind)) is not None and isinstance(tool.get("name"), str):
             self._add(place, {"name": tool["name"], **known}, known["parameters"], _Origin(tool["name"]))
         else:
             self._leave_out(place, kind, tool.get("name"))
+
+    def _add_nameless(self, place: str, tool: Mapping[str, Any]) -> None:
+        """Take an object of Gemini's API, which holds functions or stands for a tool of the server's."""
+        for kind, inner in tool.items():
+            if kind in ("function_declarations", "functionDeclarations") and isinstance(inner, list):
+                self.add_all(f"{place}.{kind}[{{}}]", inner)
+            else:
+                self._leave_out(place, kind, kind)
 
     def _leave_out(self, place: str, kind: Any, name: Any) -> None:
         what = f"{place}: tools of type {str(kind)[:80]!r} do not run on this server"
@@ -172,7 +182,7 @@ class RequestTools:
 
     def _choose_by_object(self, place: str, choice: Mapping[str, Any]) -> None:
         kind = choice.get("type")
-        inner = choice.get(kind) if isinstance(kind, str) else None
+        inner = choice.get(kind if isinstance(kind, str) else "function")
         body: Mapping[str, Any] = inner if isinstance(inner, Mapping) else choice
         if kind in ("auto", "none", "any", "required"):
             self.choice = str(kind)
