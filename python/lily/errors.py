@@ -22,12 +22,12 @@ __all__ = [
 ]
 
 
-# No message is longer, and no word in it: whatever was given is quoted in a few characters.
+# Limits on a message and on a word in it, so that a huge argument is quoted in a few characters.
 _LONGEST_MESSAGE, _LONGEST_WORD = 4000, re.compile(r"\S{400,}")
 
 
 class LilyError(Exception):
-    """Base class of every exception that Lily raises on purpose. Its texts are short, and can be printed anywhere."""
+    """Base class of every exception that Lily raises on purpose. Its messages are short and can be printed anywhere."""
 
     def __init__(self, *arguments: object, **fields: object) -> None:
         super().__init__(*(_short(value) if isinstance(value, str) else value for value in arguments), **fields)
@@ -42,7 +42,7 @@ class ConfigError(LilyError, ValueError):
 
 
 class InvalidArgumentError(LilyError, ValueError):
-    """An argument has a wrong type or a value out of its range."""
+    """An argument has the wrong type, or its value is out of range."""
 
 
 class ContextOverflowError(LilyError, ValueError):
@@ -50,7 +50,7 @@ class ContextOverflowError(LilyError, ValueError):
 
 
 class MemoryLimitError(LilyError, MemoryError):
-    """The memory that is needed exceeds the limit, or could not be allocated."""
+    """The memory needed exceeds the limit, or could not be allocated."""
 
 
 class ClosedError(LilyError, RuntimeError):
@@ -62,7 +62,7 @@ class BusyError(LilyError, RuntimeError):
 
 
 class CancelledError(LilyError):
-    """The work was cancelled by its caller before it was complete."""
+    """The caller cancelled the work before it was complete."""
 
 
 class BackendError(LilyError, RuntimeError):
@@ -70,7 +70,7 @@ class BackendError(LilyError, RuntimeError):
 
 
 class NonFiniteError(BackendError):
-    """Values that were computed or stored are NaN or infinite; the message names the first layer and position."""
+    """Computed or stored values are NaN or infinite; the message names where they first appear."""
 
 
 class TokenizerError(LilyError, ValueError):

@@ -1,4 +1,4 @@
-"""lily ablate: what every mechanism of the GPU engine is worth on this machine."""
+"""lily ablate: how much each mechanism of the GPU engine gains on this machine."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def ablate(
     model: options.Model = options.DEFAULT_MODEL,
     backend: options.Backend = "auto",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="MECHANISM", help="Measure this one, as P1 or D4; all by default.")
+        list[str] | None, typer.Option(metavar="MECHANISM", help="Measure only this one, such as P1 or D4.")
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Prompt lengths, separated by commas.")] = None,
     context: Annotated[str | None, typer.Option(help="Tokens before decoding, separated by commas.")] = None,
-    decode: Annotated[int, typer.Option(min=1, help="Tokens of one decoding run.")] = 32,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of which medians are taken.")] = 5,
+    decode: Annotated[int, typer.Option(min=1, help="Tokens in each decoding run.")] = 32,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs; medians are printed.")] = 5,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Run the GPU engine with one mechanism off at a time, in turn with all on, and print the table of gains.
+    """Alternate runs with all mechanisms of the GPU engine on and runs with one off, and print the gains.
 
-    Lengths are by default those at which each mechanism was published to matter. The figures of the sim backend count
+    The default lengths are those at which each mechanism is said to matter. The figures of the sim backend count
     the simulator's work, not a GPU's.
     """
     from lily.bench.ablation import ablate as measure

@@ -32,11 +32,11 @@ Examples:
   lily chat ./Qwen3.6-35B-A3B-4bit       chat with a checkpoint on this machine
   lily chat -p "What is a monad?"        one question, one answer
   lily generate -p "Once upon a time"    continue a text
-  lily info ./Qwen3.6-35B-A3B-4bit       what a checkpoint holds and needs
-  lily bench                             how fast it runs here
+  lily info ./Qwen3.6-35B-A3B-4bit       what a checkpoint contains, and its memory
+  lily bench                             measure the speed on this machine
   lily serve                             serve it with the OpenAI and Anthropic APIs
-  lily doctor                            what this machine has, and what would be used
-  lily verify                            check that it computes what it should
+  lily doctor                            what this machine has, and which backend Lily would use
+  lily verify                            check the results on this machine
 """
 
 app = typer.Typer(

@@ -36,16 +36,16 @@ def bench(
     context: Annotated[
         str | None, typer.Option(help="Tokens before decoding; by default 256 to 128K on a GPU, else 16,512.")
     ] = None,
-    decode: Annotated[int, typer.Option(min=1, help="Tokens of one decoding run.")] = 32,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of which medians are taken.")] = 5,
+    decode: Annotated[int, typer.Option(min=1, help="Tokens in each decoding run.")] = 32,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs; medians are printed.")] = 5,
     threads: options.Threads = None,
     vs: Annotated[
-        list[str] | None, typer.Option(metavar="ENGINE", help="Alternate with llama.cpp or mlx-lm; or both.")
+        list[str] | None, typer.Option(metavar="ENGINE", help="Compare with llama.cpp or mlx-lm; may be repeated.")
     ] = None,
-    gguf: Annotated[Path | None, typer.Option(help="llama.cpp's file of the same model.")] = None,
+    gguf: Annotated[Path | None, typer.Option(help="GGUF file of the same model, for llama.cpp.")] = None,
     peer_python: Annotated[str, typer.Option(help="Interpreter with llama-cpp-python or mlx-lm.")] = sys.executable,
     peer_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Leave out prompts that would take another engine longer.")
+        float, typer.Option(min=0.0, help="Skip prompts that would take another engine more seconds.")
     ] = 60.0,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the figures as curves into this file (needs matplotlib).")
@@ -55,7 +55,7 @@ def bench(
 ) -> None:
     """Measure prompt and decoding speed, memory, and the speed that the memory bandwidth allows.
 
-    Medians after a warm-up, lowest and highest in brackets. Equal runs must produce equal tokens.
+    Prints medians after a warm-up, with lowest and highest in brackets. Equal runs must produce equal tokens.
     """
     from lily.bench.measure import Workload, measure
     from lily.bench.plot import check_plot, save_plot

@@ -39,13 +39,13 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     thinking: Annotated[
         bool | None,
-        typer.Option("--thinking/--no-thinking", help="Think first (default: the model's)."),
+        typer.Option("--thinking/--no-thinking", help="Think first (default: as the model does)."),
     ] = None,
     show_thinking: Annotated[
         bool | None,
         typer.Option("--show-thinking/--hide-thinking", help="Print the thinking (default: on a terminal)."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer, thinking included.")] = 32768,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of an answer, including thinking.")] = 32768,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
@@ -59,8 +59,8 @@ def chat(
 ) -> None:
     """Chat with a model.
 
-    On a terminal it is a conversation: /reset forgets it, /quit leaves, Ctrl-C stops an answer. Piped input
-    is a conversation, too: each line is one turn.
+    On a terminal this is a conversation: /reset starts over, /quit leaves, Ctrl-C stops an answer. With piped
+    input, each line is one turn of a conversation.
     """
     wanted = options.SamplingOptions(temperature, top_k, top_p, min_p, greedy)
     with (

@@ -16,9 +16,9 @@ __all__ = ["doctor"]
   lily doctor --json
 """)
 def doctor(as_json: options.AsJson = False, debug: options.Debug = False) -> None:
-    """Show this machine's chip, GPU, memory and system as Lily sees them, the backend it would use, and why.
+    """Show this machine's chip, GPU, memory and system, the backend that Lily would use, and why.
 
-    On a machine without Metal it says what is missing. Loads no model.
+    On a machine without Metal, say what is missing. No model is loaded.
     """
     from lily.doctor import diagnose
 

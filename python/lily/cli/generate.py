@@ -34,10 +34,10 @@ def generate(
     ] = None,
     special: Annotated[
         bool,
-        typer.Option("--special/--no-special", help="Let <|im_end|> and the like act as tokens."),
+        typer.Option("--special/--no-special", help="Read <|im_end|> and the like as control tokens."),
     ] = True,
-    ignore_stop: Annotated[bool, typer.Option("--ignore-stop", help="Go on after a stop token.")] = False,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 256,
+    ignore_stop: Annotated[bool, typer.Option("--ignore-stop", help="Continue after a stop token.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")] = 256,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
@@ -50,7 +50,7 @@ def generate(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Continue a text, as it is, without a chat template; only the continuation is printed."""
+    """Continue a text without a chat template. Prints only the continuation."""
     if prompt is None:
         if sys.stdin.isatty():
             raise typer.BadParameter("give a text with -p, or pipe one in")

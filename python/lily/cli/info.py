@@ -1,4 +1,4 @@
-"""lily info: what a checkpoint holds and what it needs, from its headers alone."""
+"""lily info: what a checkpoint contains and how much memory it needs, from its headers alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PARTS = (
   lily info ./Qwen3.6-35B-A3B-4bit --json
 """)
 def info(
-    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Checkpoint, as for lily chat.")] = None,
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Checkpoint, named as for lily chat.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens to plan the memory for.")] = None,
     threads: options.Threads = None,
     as_json: options.AsJson = False,

@@ -20,11 +20,13 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="Directory, .safeten
 Temperature = Annotated[float | None, typer.Option(min=0.0, help="Randomness; 0 is greedy.")]
 TopK = Annotated[int | None, typer.Option(min=0, help="Choose among the K most likely tokens; 0: all.")]
 TopP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Choose within this share of probability.")]
-MinP = Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Least probability, relative to the best.")]
+MinP = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="Minimum probability, relative to the most likely token.")
+]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the most likely token.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the random choices.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads of the CPU backend.")]
-Context = Annotated[int | None, typer.Option(min=1, help="Most tokens that a session can hold.")]
+Context = Annotated[int | None, typer.Option(min=1, help="Maximum tokens of a session.")]
 Backend = Annotated[str, typer.Option(help="Compute backend.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -33,7 +33,7 @@ _SEPARATOR = "\f\n"
 """)
 def perplexity(
     first: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="As for lily chat; the FILE if it is alone.")
+        str | None, typer.Argument(metavar="MODEL", help="Model, as for lily chat. A single argument is the FILE.")
     ] = None,
     second: Annotated[str | None, typer.Argument(metavar="FILE", help="UTF-8 text; - is standard input.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Stop after this many scored tokens.")] = None,

@@ -26,54 +26,54 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def serve(
     model: options.Model = options.DEFAULT_MODEL,
     model_option: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="The same as MODEL.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any free one.")] = 8080,
-    name: Annotated[list[str] | None, typer.Option(help="What clients call the model; may be repeated.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8080,
+    name: Annotated[list[str] | None, typer.Option(help="Model name for clients; may be repeated.")] = None,
     api_key: Annotated[
-        list[str] | None, typer.Option(help="Key that clients must bring; may be repeated (or LILY_API_KEY).")
+        list[str] | None, typer.Option(help="Key that clients must send; may be repeated (or LILY_API_KEY).")
     ] = None,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
+        list[str] | None, typer.Option(help="Origin whose web pages are allowed; may be repeated.")
     ] = None,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(help="Name by which clients may call, besides localhost and --host; may be repeated."),
+        typer.Option(help="Allowed name of this server besides localhost and --host; may be repeated."),
     ] = None,
-    max_queue: Annotated[int, typer.Option(min=1, help="Most requests that wait.")] = 128,
-    max_connections: Annotated[int, typer.Option(min=1, help="Most open connections.")] = 256,
-    max_body_mb: Annotated[float, typer.Option(min=0.001, help="Most MiB of a request.")] = 32,
+    max_queue: Annotated[int, typer.Option(min=1, help="Maximum waiting requests.")] = 128,
+    max_connections: Annotated[int, typer.Option(min=1, help="Maximum open connections.")] = 256,
+    max_body_mb: Annotated[float, typer.Option(min=0.001, help="Maximum size of a request, in MiB.")] = 32,
     max_pending_mb: Annotated[
-        float, typer.Option(min=0.001, help="Most MiB in memory of all requests together.")
+        float, typer.Option(min=0.001, help="Maximum memory of all requests together, in MiB.")
     ] = 256,
     shutdown_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds in which the server ends when it is told to stop.")
+        float, typer.Option(min=0.1, help="Maximum seconds until the server has stopped.")
     ] = 10,
     thinking: Annotated[bool, typer.Option("--thinking/--no-thinking", help="Think by default.")] = True,
     cache_gb: Annotated[
         float | None, typer.Option(min=0, help="Memory of the prefix cache, in GB; 0: none. [a tenth, at most 2 GiB]")
     ] = None,
     cache_dir: Annotated[
-        Path | None, typer.Option(help="Directory that keeps prompts over restarts; its files hold their tokens.")
+        Path | None, typer.Option(help="Directory that keeps prompts across restarts; its files hold their tokens.")
     ] = None,
     threads: options.Threads = None,
     context: options.Context = None,
     backend: options.Backend = "auto",
     debug: options.Debug = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse what is otherwise ignored with a warning, or converted.")
+        bool, typer.Option("--strict", help="Refuse what would otherwise be ignored or converted with a warning.")
     ] = False,
     any_model: Annotated[
         bool | None,
         typer.Option(
             "--any-model/--no-any-model",
-            help="Answer whatever model a request names. [at addresses that only this machine can reach]",
+            help="Accept any model name. [on, if only this machine can connect]",
         ),
     ] = None,
     allow_desktop: Annotated[
         bool, typer.Option("--allow-desktop", help="Allow desktop applications (app://, tauri://, file:// and so on).")
     ] = False,
 ) -> None:
-    """Serve a model over HTTP, with the APIs of OpenAI and Anthropic."""
+    """Serve a model over HTTP, with the OpenAI and Anthropic APIs."""
     del debug  # the guard around this function reads it
     from lily.server import ServerOptions
     from lily.server.run import end_process, run_server

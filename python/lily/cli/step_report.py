@@ -35,9 +35,9 @@ def step_report(
     config: Annotated[Path | None, typer.Option(help="The config.json of a checkpoint, or its directory.")] = None,
     phase: Annotated[Phase, typer.Option(help="One token, or one chunk of a prompt.")] = Phase.decode,
     context: Annotated[int, typer.Option(min=0, help="Tokens before the step.")] = 0,
-    rows: Annotated[int | None, typer.Option(min=1, help="Tokens of the chunk (prefill only); 2048.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Tokens of the chunk (prefill only). [2048]")] = None,
     off: Annotated[
-        list[str] | None, typer.Option(metavar="MECHANISM", help="Mechanism to switch off, as P1 or D4a; or all.")
+        list[str] | None, typer.Option(metavar="MECHANISM", help="Mechanism to turn off, such as P1 or D4a; or all.")
     ] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
