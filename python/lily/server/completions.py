@@ -128,7 +128,7 @@ def _ids(service: Service, prompt: str | list[int], steps: Steps, *, room: bool)
         raise ApiError(400, f"prompt holds {wrong}, which is no token id", param="prompt", code="invalid_value")
     most = service.model.max_context
     if len(ids) + room > most:
-        raise too_long(len(ids) + room, most, "prompt")
+        raise too_long(len(ids), most, "prompt")
     return ids
 
 
