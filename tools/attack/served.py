@@ -24,6 +24,7 @@ from .memory import peak_bytes, reset_peak, rss_bytes
 __all__ = ["Served", "idle_end", "serving"]
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON_PATH = os.pathsep.join(path for path in sys.path if path)  # the lily that is attacked here, installed or not
 START_SECONDS, SETTLE_SECONDS = 60, 20
 HEALTH_INTERVAL, HEALTH_SECONDS = 0.2, 30
 
@@ -35,7 +36,7 @@ class Served:
         self.log_path = folder / "log"
         self.log = self.log_path.open("wb")
         command = [sys.executable, "-m", "lily", "serve", "lily-tiny", "--port", "0", "--threads", "1", *options]
-        environment = {**os.environ, "LILY_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT / "python")}
+        environment = {**os.environ, "LILY_CACHE_DIR": str(folder), "PYTHONPATH": PYTHON_PATH}
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment, cwd=ROOT)
         self.worst_health = 0.0
         self._watching = threading.Event()
