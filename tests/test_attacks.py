@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.attack import hangs, served, shutdown, slow_readers  # noqa: E402
-from tools.attack.figures import Figures  # noqa: E402
 from tools.attack.heavy_bodies import HEAVY  # noqa: E402
 from tools.attack.isolated import attempt_all, outcome_of  # noqa: E402
 from tools.attack.limits import Limits  # noqa: E402
@@ -64,11 +63,8 @@ def _misbehave(context: None, rng: object, seed: int) -> tuple[str, str]:
     return outcome_of((lambda: 1 / 0) if seed == 3 else lambda: None), f"case {seed}"
 
 
-def test_crashes_hangs_and_raw_errors_are_seen(tmp_path: Path) -> None:
-    figures = Figures("none")
-    attempt_all(
-        figures, _prepare, _misbehave, range(5), tmp_path, seconds_each=0.6, bytes_each=1 << 30, deadline=float("inf")
-    )
+def test_crashes_hangs_and_raw_errors_are_seen() -> None:
+    figures = attempt_all("none", _prepare, _misbehave, Limits(5), seconds_each=0.6, bytes_each=1 << 30)
     assert (figures.tried, figures.fine, figures.crashes, figures.hangs, figures.raw) == (5, 2, 1, 1, 1)
     assert len(figures.faults) == 3
 

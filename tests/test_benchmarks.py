@@ -1,10 +1,12 @@
-"""The benchmark scripts run, and README's picture is what they draw from the committed results."""
+"""The benchmark scripts run; README's picture and the page on performance show the committed results."""
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -17,29 +19,53 @@ def load(name):
     return module
 
 
-def test_the_picture_shows_the_results():
-    for theme in ("light", "dark"):
-        picture = (BENCHMARKS.parent / "docs" / "images" / f"speed-{theme}.svg").read_text()
-        figures = json.loads((BENCHMARKS / "results" / "bench-cpu.json").read_text())
-        for part in ("prefill", "decode"):
-            for engine in ("lily", "llama.cpp"):
-                for value in figures[part][engine]:
-                    assert f">{value:.1f}</text>" in picture
+def results(name):
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+
+
+def engines(figures):
+    peers = [values for name, values in figures.items() if name.startswith("llama.cpp")]
+    return {"lily": figures["lily"], "llama.cpp": [max(values) for values in zip(*peers, strict=True)]}
+
+
+@pytest.fixture(params=["light", "dark"])
+def picture(request):
+    return (BENCHMARKS.parent / "docs" / "images" / f"speed-{request.param}.svg").read_text()
+
+
+@pytest.mark.parametrize("part", ["prefill", "decode"])
+def test_the_picture_s_bars_have_the_results_on_top(picture, part):
+    for values in engines(results("bench-cpu")[part]).values():
+        assert all(f">{value:.1f}</text>" in picture for value in values)
+
+
+@pytest.mark.parametrize("part", ["prefill", "decode"])
+def test_the_picture_s_curves_are_as_high_as_the_results(picture, part):
+    values, heights = [], []
+    for engine, figures in engines(results("bench-h200")[part]).items():
+        group = picture.partition(f'id="{part.capitalize()}, NVIDIA H200: {engine}"')[2]
+        path = re.search(r'<path d="([^"]+)"', group)[1]
+        heights += [float(y) for y in re.findall(r"[ML] \S+ (\S+)", path)]
+        values += figures
+    assert len(heights) == len(values)
+    slope, origin = np.polyfit(values, heights, 1)
+    assert np.allclose(slope * np.array(values) + origin, heights, atol=0.01) and slope < 0
 
 
 def test_results_agree_with_the_documentation():
     page = (BENCHMARKS.parent / "docs" / "performance.md").read_text()
     for name, form in (("bench-cpu", "{:.1f}"), ("bench-h200", "{:,}")):
-        figures = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
         for part in ("prefill", "decode"):
-            for place, tokens in enumerate(figures[part]["tokens"]):
-                lily = form.format(figures[part]["lily"][place])
+            figures = results(name)[part]
+            both = engines(figures)
+            for place, tokens in enumerate(figures["tokens"]):
+                lily = form.format(both["lily"][place])
                 rows = [
                     line
                     for line in page.splitlines()
                     if line.startswith((f"| {part} {tokens} | {lily} ", f"| {tokens:,} | {lily} "))
                 ]
-                assert rows and any(form.format(figures[part]["llama.cpp"][place]) in row for row in rows), (
+                assert rows and any(form.format(both["llama.cpp"][place]) in row for row in rows), (
                     part,
                     tokens,
                 )

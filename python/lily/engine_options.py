@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 from lily import _core
 from lily.arguments import check_text
@@ -13,7 +14,15 @@ from lily.gpu_options import GpuOptions
 from lily.quoting import quoted
 from lily.whole_numbers import whole_number
 
-__all__ = ["COMPILING", "COPYING", "arithmetic_of", "available_backends", "choose_backend", "make_engine_options"]
+__all__ = [
+    "COMPILING",
+    "COPYING",
+    "EngineArguments",
+    "arithmetic_of",
+    "available_backends",
+    "choose_backend",
+    "make_engine_options",
+]
 
 # What a progress callable is told while a model is loaded.
 COPYING = "copying weights to the GPU"  # one with memory of its own
@@ -54,28 +63,31 @@ def choose_backend(name: str) -> str:
     return name
 
 
+@dataclass(frozen=True)
+class EngineArguments:
+    """Arguments of `lily.Model.load` for the engine, not checked; see there."""
+
+    threads: int | None
+    max_context: int | None
+    prefill_chunk: int | None
+    weights: str
+    cpu_isa: str | None
+    kv_cache_type: str | None
+    memory_limit: int | None
+
+
 def make_engine_options(
-    checkpoint: Checkpoint,
-    backend: str,
-    options: GpuOptions | None,
-    *,
-    threads: int | None,
-    max_context: int | None,
-    prefill_chunk: int | None,
-    weights: str,
-    cpu_isa: str | None,
-    kv_cache_type: str | None,
-    memory_limit: int | None,
+    checkpoint: Checkpoint, backend: str, options: GpuOptions | None, given: EngineArguments
 ) -> _core.EngineOptions:
-    """The core's options; arguments and errors as for `lily.Model.load`."""
+    """The core's options; errors as for `lily.Model.load`."""
     native = _core.EngineOptions()
     native.backend = backend
-    native.threads = _count("threads", threads)
-    native.max_context = _count("max_context", max_context)
-    native.prefill_chunk = _count("prefill_chunk", prefill_chunk)
-    native.weights = _text("weights", weights)
-    native.cpu_isa = _text("cpu_isa", "" if cpu_isa is None else cpu_isa)
-    native.kv_cache_type = _text("kv_cache_type", "float16" if kv_cache_type is None else kv_cache_type)
+    native.threads = _count("threads", given.threads)
+    native.max_context = _count("max_context", given.max_context)
+    native.prefill_chunk = _count("prefill_chunk", given.prefill_chunk)
+    native.weights = _text("weights", given.weights)
+    native.cpu_isa = _text("cpu_isa", "" if given.cpu_isa is None else given.cpu_isa)
+    native.kv_cache_type = _text("kv_cache_type", "float16" if given.kv_cache_type is None else given.kv_cache_type)
     if options is not None:
         if backend == "cpu":
             raise ConfigError("options (lily.GpuOptions) apply only to GPU backends, not to backend='cpu'")
@@ -83,12 +95,12 @@ def make_engine_options(
             raise ConfigError(f"options must be a lily.GpuOptions, not {quoted(options)}")
         native.gpu = options.to_core()
     if backend != "cpu":
-        _refuse_cpu_options(backend, cpu_isa, kv_cache_type)
+        _refuse_cpu_options(backend, given.cpu_isa, given.kv_cache_type)
     longest = checkpoint.config.max_position_embeddings
     if native.max_context > longest:
-        raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {max_context:,}")
-    if memory_limit is not None:
-        _enforce_memory_limit(checkpoint, native, whole_number("memory_limit", memory_limit, 1))
+        raise ConfigError(f"max_context must be at most the model's {longest:,} tokens, not {native.max_context:,}")
+    if given.memory_limit is not None:
+        _enforce_memory_limit(checkpoint, native, whole_number("memory_limit", given.memory_limit, 1))
     return native
 
 

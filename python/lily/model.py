@@ -21,7 +21,7 @@ from lily.cache.disk_tier import DiskTier
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL
 from lily.checkpoint import Checkpoint
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.engine_options import arithmetic_of
+from lily.engine_options import EngineArguments, arithmetic_of
 from lily.errors import BusyError, ClosedError, InvalidArgumentError
 from lily.fingerprint import WeightsIdentity
 from lily.gpu_options import GpuOptions
@@ -157,19 +157,8 @@ class Model(ModelText, ModelFacts):
             The backend is not available here.
         """
         cache = CacheOptions.checked(prefix_cache_bytes, snapshot_interval, prefix_cache_dir, prefix_cache_disk_bytes)
-        checkpoint, native = load_weights(
-            source,
-            backend,
-            options,
-            progress,
-            threads=threads,
-            max_context=max_context,
-            prefill_chunk=prefill_chunk,
-            weights=weights,
-            cpu_isa=cpu_isa,
-            kv_cache_type=kv_cache_type,
-            memory_limit=memory_limit,
-        )
+        arguments = EngineArguments(threads, max_context, prefill_chunk, weights, cpu_isa, kv_cache_type, memory_limit)
+        checkpoint, native = load_weights(source, backend, options, progress, arguments)
         return cls(checkpoint, native, cache, gpu_options=options)
 
     # -- sessions --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, def
 from lily.cache.own_files import cache_path
 from lily.checkpoint import Checkpoint, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.engine_options import COMPILING, COPYING, choose_backend, make_engine_options
+from lily.engine_options import COMPILING, COPYING, EngineArguments, choose_backend, make_engine_options
 from lily.errors import ConfigError
 from lily.gpu_options import GpuOptions
 from lily.whole_numbers import whole_number
@@ -54,36 +54,18 @@ def load_weights(
     backend: str,
     options: GpuOptions | None,
     progress: DownloadProgress | bool | None,
-    *,
-    threads: int | None,
-    max_context: int | None,
-    prefill_chunk: int | None,
-    weights: str,
-    cpu_isa: str | None,
-    kv_cache_type: str | None,
-    memory_limit: int | None,
+    arguments: EngineArguments,
 ) -> tuple[Checkpoint, _core.Model]:
     """A checkpoint and the core's model of it; arguments and errors as for `lily.Model.load`."""
     started = time.perf_counter()
     chosen = choose_backend(backend)
     checkpoint = read_checkpoint(resolve_source(source, progress=progress))
-    engine_options = make_engine_options(
-        checkpoint,
-        chosen,
-        options,
-        threads=threads,
-        max_context=max_context,
-        prefill_chunk=prefill_chunk,
-        weights=weights,
-        cpu_isa=cpu_isa,
-        kv_cache_type=kv_cache_type,
-        memory_limit=memory_limit,
-    )
+    engine_options = make_engine_options(checkpoint, chosen, options, arguments)
     told = progress if callable(progress) else _no_progress
     engine_options.copy_progress = partial(told, COPYING)
     engine_options.compile_progress = partial(told, COMPILING)
     native = _core.Model(native_config(checkpoint.config), native_source(checkpoint.source), engine_options)
-    _log(checkpoint, native, 1e3 * (time.perf_counter() - started), max_context)
+    _log(checkpoint, native, 1e3 * (time.perf_counter() - started), arguments.max_context)
     return checkpoint, native
 
 

@@ -113,3 +113,10 @@ def test_loading_is_logged(checkpoint: Path, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.INFO, "lily"), lily.Model.load(checkpoint, threads=1, cpu_isa="portable"):
         pass
     assert "portable kernels, 1 threads" in caplog.text
+
+
+def test_the_old_name_of_the_gpu_options() -> None:
+    with pytest.warns(DeprecationWarning, match="GpuOptions"):
+        assert lily.Options is lily.GpuOptions
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = lily.Nothing

@@ -99,6 +99,7 @@ def test_chat_histories(prompt_of, messages, texts):
         {"reasoning_content": "I wondered."},
         {"reasoning": "I wondered."},
         {"thinking": "I wondered."},
+        {"thought": "I wondered."},
         {
             "reasoning_details": [
                 {"type": "reasoning.text", "text": "I "},

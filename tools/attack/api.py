@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import random
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,23 +27,7 @@ MOST_ITEMS = 30  # of what a call yields
 
 def attack(limits: Limits) -> Figures:
     """Call with one or two arguments replaced."""
-    figures = Figures("api")
-    here = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="lily-attack-") as folder:
-        try:
-            attempt_all(
-                figures,
-                _prepare,
-                _attempt,
-                limits.seeds(),
-                Path(folder),
-                seconds_each=SECONDS_EACH,
-                bytes_each=BYTES_EACH,
-                deadline=limits.deadline,
-            )
-        finally:
-            os.chdir(here)
-    return figures
+    return attempt_all("api", _prepare, _attempt, limits, seconds_each=SECONDS_EACH, bytes_each=BYTES_EACH)
 
 
 def _prepare(folder: Path) -> tuple[Any, Path, list[Any], Any]:

@@ -68,19 +68,7 @@ TEMPLATES = (
 
 def attack(limits: Limits) -> Figures:
     """Load checkpoints with changed files."""
-    figures = Figures("checkpoints")
-    with tempfile.TemporaryDirectory(prefix="lily-attack-") as folder:
-        attempt_all(
-            figures,
-            prepare,
-            attempt,
-            limits.seeds(),
-            Path(folder),
-            seconds_each=SECONDS_EACH,
-            bytes_each=BYTES_EACH,
-            deadline=limits.deadline,
-        )
-    return figures
+    return attempt_all("checkpoints", prepare, attempt, limits, seconds_each=SECONDS_EACH, bytes_each=BYTES_EACH)
 
 
 def small_checkpoint(folder: Path, seed: int = 5) -> Path:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import random
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from .figures import MIB, Figures
 from .limits import Limits
@@ -25,28 +27,25 @@ TEXTS = ("🙂" * 250_000, "x" * 1_000_000, "é " * 330_000, "<|im_" * 190_000, 
 
 def attack(limits: Limits) -> Figures:
     """Waves of clients with large bodies that leave before their turn."""
-    figures = Figures("dropped")
-    with serving(figures, "--context", "8192", "--cache-gb", "0.05", grows=GROWS) as server:
-        before = rss_bytes(server.process.pid)
-        asyncio.run(_waves(figures, limits, server))
-        _judge_peak(figures, server, before)
-    return figures
+    return _judged("dropped", _waves, limits)
 
 
 def attack_encoding(limits: Limits) -> Figures:
     """Texts that are costly to encode, many at once."""
-    figures = Figures("encoding")
+    return _judged("encoding", _encode, limits)
+
+
+def _judged(
+    name: str, clients: Callable[[Figures, Limits, Served], Coroutine[Any, Any, None]], limits: Limits
+) -> Figures:
+    figures = Figures(name)
     with serving(figures, "--context", "8192", "--cache-gb", "0.05", grows=GROWS) as server:
         before = rss_bytes(server.process.pid)
-        asyncio.run(_encode(figures, limits, server))
-        _judge_peak(figures, server, before)
+        asyncio.run(clients(figures, limits, server))
+        took = peak_bytes(server.process.pid) - before
+        if took > PENDING + BESIDE:
+            figures.broken(f"it took {took / MIB:.0f} MiB, more than --max-pending-mb and {BESIDE // MIB} MiB")
     return figures
-
-
-def _judge_peak(figures: Figures, server: Served, before: int) -> None:
-    peak = peak_bytes(server.process.pid)
-    if peak > before + PENDING + BESIDE:
-        figures.broken(f"it took {(peak - before) / MIB:.0f} MiB, more than --max-pending-mb and {BESIDE // MIB} MiB")
 
 
 async def _waves(figures: Figures, limits: Limits, server: Served) -> None:

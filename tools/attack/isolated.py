@@ -8,14 +8,16 @@ import logging
 import multiprocessing
 import random
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from .figures import MIB, Figures
+from .limits import Limits
 from .memory import peak_bytes, reset_peak, rss_bytes
 
 __all__ = ["attempt_all", "outcome_of"]
@@ -28,20 +30,30 @@ BUSY = 5  # times as long by the clock as the process computes, on a machine tha
 
 
 def attempt_all(
+    name: str, prepare: Prepare, attempt: Attempt, limits: Limits, *, seconds_each: float, bytes_each: int
+) -> Figures:
+    """Run `attempt` for each seed, in a folder that is removed at the end.
+
+    Each may compute so many seconds and take so much more memory than before it.
+    """
+    figures = Figures(name)
+    with tempfile.TemporaryDirectory(prefix="lily-attack-") as folder:
+        _attempt_in(Path(folder), figures, prepare, attempt, limits, seconds_each, bytes_each)
+    return figures
+
+
+def _attempt_in(
+    folder: Path,
     figures: Figures,
     prepare: Prepare,
     attempt: Attempt,
-    seeds: Iterable[int],
-    folder: Path,
-    *,
+    limits: Limits,
     seconds_each: float,
     bytes_each: int,
-    deadline: float,
 ) -> None:
-    """Run `attempt` for each seed; each may compute so many seconds and take so much more memory than before it."""
     child: tuple[Any, Connection] | None = None
-    for seed in seeds:
-        if time.monotonic() > deadline:
+    for seed in limits.seeds():
+        if limits.is_over:
             break
         if child is None:
             child = _start(prepare, attempt, folder)

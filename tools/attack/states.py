@@ -31,19 +31,7 @@ class WrongStateError(Exception):
 
 def attack(limits: Limits) -> Figures:
     """Change session files and the prefix cache's files, in turns."""
-    figures = Figures("states")
-    with tempfile.TemporaryDirectory(prefix="lily-attack-") as folder:
-        attempt_all(
-            figures,
-            prepare,
-            attempt,
-            limits.seeds(),
-            Path(folder),
-            seconds_each=SECONDS_EACH,
-            bytes_each=BYTES_EACH,
-            deadline=limits.deadline,
-        )
-    return figures
+    return attempt_all("states", prepare, attempt, limits, seconds_each=SECONDS_EACH, bytes_each=BYTES_EACH)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,19 +56,7 @@ class ForgedTurnError(Exception):
 
 def attack(limits: Limits) -> Figures:
     """Render conversations with hostile texts in every place."""
-    figures = Figures("turns")
-    with tempfile.TemporaryDirectory(prefix="lily-attack-") as folder:
-        attempt_all(
-            figures,
-            _prepare,
-            _attempt,
-            limits.seeds(),
-            Path(folder),
-            seconds_each=SECONDS_EACH,
-            bytes_each=BYTES_EACH,
-            deadline=limits.deadline,
-        )
-    return figures
+    return attempt_all("turns", _prepare, _attempt, limits, seconds_each=SECONDS_EACH, bytes_each=BYTES_EACH)
 
 
 def _prepare(folder: Path) -> Any:
@@ -89,22 +76,16 @@ def _attempt(model: Any, rng: random.Random, seed: int) -> tuple[str, str]:
     def use() -> None:
         expected = control_tokens(model, model.render_chat(plain, tools=plain_tools, **given))
         found = control_tokens(model, model.render_chat(messages, tools=tools, **given))
-        for kind in (0,) if _has_calls(messages) else (0, 1):  # calls of the history keep the tags that they hold
-            if found[kind] != expected[kind]:
-                raise ForgedTurnError(f"{('turns', 'tags')[kind]} {found[kind]}, and {expected[kind]} without them")
+        if found != expected:
+            raise ForgedTurnError(f"{found}, and {expected} without the texts")
 
     return outcome_of(use), json.dumps({"messages": messages, "tools": tools})[:200]
 
 
-def control_tokens(model: Any, ids: list[int]) -> tuple[list[str], list[str]]:
+def control_tokens(model: Any, ids: list[int]) -> list[str]:
     """The control tokens of a prompt in their order: those that make turns, and the tags."""
-    decode = model.tokenizer.decode
-    texts = [decode([one]) for one in ids if one >= 4063]
-    return [text for text in texts if text in TURN_TOKENS], [text for text in texts if text not in TURN_TOKENS]
-
-
-def _has_calls(messages: list[dict[str, Any]]) -> bool:
-    return any("tool_calls" in message for message in messages)
+    names = {token: text for text, token in model.tokenizer.added_tokens.items()}
+    return [names[one] for one in ids if one in names]
 
 
 class _Texts:

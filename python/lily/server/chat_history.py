@@ -29,6 +29,7 @@ _REASONING_FIELDS = (
     "reasoning",
     "reasoning_text",
     "thinking",
+    "thought",
     "reasoning_details",
     "thinking_blocks",
     "provider_specific_fields",
