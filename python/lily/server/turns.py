@@ -139,17 +139,15 @@ def encoded(model: Model, text: str, steps: Steps) -> list[int]:
         The text is longer than the context, or there is no memory to encode it.
     """
     most = _COUNTED_CONTEXTS * model.max_context
-    count = len(text.encode("utf-8", "replace"))  # tokens at most
     try:
         _check_characters(model, len(text))
         take_memory(model, [text], steps, most)
-        if may_be_too_long(model, [text]):
-            counted = model.tokenizer.count(text, most)
-            count = counted if counted <= most else count
+        count = model.tokenizer.count(text, most) if may_be_too_long(model, [text]) else 0
     except ContextOverflowError:
-        raise too_long(count, model.max_context, "prompt") from None
-    if may_be_too_long(model, [text]) and count > model.max_context:
-        raise too_long(count, model.max_context, "prompt")
+        count = most + 1
+    if count > model.max_context:
+        exact = count <= most
+        raise too_long(count if exact else len(text.encode("utf-8", "replace")), model.max_context, "prompt") from None
     return model.tokenizer.encode(text, check=steps.check)
 
 
@@ -172,7 +170,8 @@ def chat_work(model: Model, request: ChatRequest, steps: Steps, *, call_deltas: 
         count = prompt_length(model, request, steps, counted)
         if count > model.max_context:
             raise too_long(count, model.max_context)
-    refuse_oversized(model, request, steps)
+    else:
+        refuse_oversized(model, request, steps)
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
         with errors_at(request.places, request.format_field), _exact_overflow(model, request, counted):
