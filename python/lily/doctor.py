@@ -191,7 +191,7 @@ def _missing_cuda() -> str:
         _core.device.open("cuda")
     except LilyError as error:
         return str(error).removeprefix("the cuda device: ")
-    return "it was not there a moment ago"
+    return "it disappeared a moment ago"
 
 
 def _reason(chosen: str, metal: MetalDiagnosis) -> str:

@@ -74,13 +74,13 @@ class GpuOptions:
         changes: dict[str, bool | int] = {}
         for name in mechanisms:
             if not isinstance(name, str):
-                raise ConfigError(f"a mechanism is named by a string as 'D4', not {quoted(name)}")
+                raise ConfigError(f"a mechanism is named by a string such as 'D4', not {quoted(name)}")
             if name.upper() in _ELSEWHERE:
                 raise ConfigError(_ELSEWHERE[name.upper()])
             prefix = "" if name.lower() == "all" else name.lower()
             found = [mechanism for key, mechanism in MECHANISMS.items() if key.lower().startswith(prefix)]
             if not found or len(prefix) == 1 or not name:
-                raise ConfigError(f"there is no mechanism {quoted(name)}; there are {', '.join(MECHANISMS)}")
+                raise ConfigError(f"there is no mechanism {quoted(name)}; the mechanisms are {', '.join(MECHANISMS)}")
             for mechanism in found:
                 changes[mechanism.field] = mechanism.off
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ class Mechanism:
 # Mechanisms of the design that these options do not hold.
 _ELSEWHERE = {
     "P5": "P5, chunks of prompts, is prefill_chunk of Model.load: a chunk as long as the prompt turns it off",
-    "D1": "D1, products in which lanes share a row, is what all others build on: it has no other form to fall back to",
+    "D1": "D1, products in which lanes share a row, cannot be turned off: all others build on it",
 }
 
 #: The mechanisms by name. D4 stands for D4a to D4d.

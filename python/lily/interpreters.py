@@ -24,6 +24,6 @@ def require_main_interpreter() -> None:
         if module.get_current() != module.get_main():
             raise ImportError(
                 "lily cannot be used in a subinterpreter: its threads and callbacks belong to the main one; import it "
-                "there, or in a process of its own"
+                "there, or in a separate process"
             )
         return

@@ -290,7 +290,7 @@ class Model(ModelText, ModelFacts):
         deadline = time.monotonic() + real_number("timeout", timeout, 0)
         self.open_objects.refuse_own_call()
         if not self._close_lock.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-            raise BusyError("the model is being closed by another thread, which waits for calls that have not ended")
+            raise BusyError("the model is being closed by another thread, which is waiting for running calls")
         try:
             self.open_objects.close_all(deadline)
             try:

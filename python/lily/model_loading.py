@@ -77,7 +77,7 @@ def _log(checkpoint: Checkpoint, native: _core.Model, milliseconds: float, max_c
         tensors, size = _core.gpu.copied_weights(native)
         logger.info("%d tensors (%.1f MiB) were copied: they are not aligned in the files", tensors, size / 2**20)
     if max_context is None and loaded.max_context < checkpoint.config.max_position_embeddings:
-        logger.info("max_context is %d: the GPU's memory has room for no more", loaded.max_context)
+        logger.info("max_context is %d: the GPU's memory has no room for more", loaded.max_context)
 
 
 def _no_progress(what: str, done: int, total: int) -> None:

@@ -84,7 +84,7 @@ class OpenObjects:
         while sessions := [session for session in sessions if not _close(session)]:
             if time.monotonic() >= deadline:
                 raise BusyError(
-                    f"the model is not closed yet: {len(sessions)} of its calls were cancelled and have not ended; "
+                    f"the model is not closed yet: {len(sessions)} of its calls were cancelled but have not ended; "
                     "call close() again, or look for a callback that does not return"
                 )
             time.sleep(pause)

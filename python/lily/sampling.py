@@ -94,7 +94,9 @@ class Sampling:
             There is no such profile; the message lists them.
         """
         if not isinstance(name, str) or name not in _PROFILES:
-            raise InvalidArgumentError(f"there is no sampling profile {quoted(name)}; there are {', '.join(_PROFILES)}")
+            raise InvalidArgumentError(
+                f"there is no sampling profile {quoted(name)}; the profiles are {', '.join(_PROFILES)}"
+            )
         return _PROFILES[name]
 
     def to_core(self) -> _core.Sampling:
@@ -124,7 +126,7 @@ def _as_float(name: str, value: Any) -> float:
     except (TypeError, ValueError, ArithmeticError):
         pass
     raise InvalidArgumentError(
-        f"temperature, top_p, min_p and the penalties must be numbers, and {name} is {quoted(value)}"
+        f"temperature, top_p, min_p and the penalties must be numbers, but {name} is {quoted(value)}"
     )
 
 
@@ -158,7 +160,7 @@ def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
                 f"logit_bias must map token ids to numbers, not {quoted(token)} to {quoted(value)}"
             ) from None
         if not 0 <= number < 1 << 31:
-            raise InvalidArgumentError(f"logit_bias holds the id {quoted(number)}, which is no token")
+            raise InvalidArgumentError(f"logit_bias contains the id {quoted(number)}, which is not a token")
     return checked
 
 

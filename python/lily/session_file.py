@@ -255,8 +255,8 @@ def _read_snapshot(
             kept[name] = values
     if digest.hexdigest() != header.checksum:
         raise DamagedSessionError(
-            f"{header.path}: its checksum does not fit its content: it is damaged; "
-            "prefill the tokens again and save the session anew"
+            f"{header.path}: its checksum does not match its content: the file is damaged; "
+            "prefill the tokens again and save a new file"
         )
     if not_finite is not None:
         raise NonFiniteError(f"{header.path}: {not_finite}")

@@ -34,7 +34,7 @@ __all__ = [
 
 FORMAT = "lily-session"
 VERSION = 1
-_REMEDY = "prefill the tokens again and save the session anew"
+_REMEDY = "prefill the tokens again and save a new file"
 _MOST_HEADER_BYTES = 1 << 20  # that of the real model has 13,000
 _QUOTED = 100  # characters of a value in an error
 
@@ -111,7 +111,7 @@ def _table(path: Path, descriptor: int, size: int) -> tuple[dict[str, Any], int]
     start = bytearray(8)
     length = int.from_bytes(start, "little") if read_at(descriptor, 0, memoryview(start)) else 0
     if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
-        _damaged(path, "it is no session file, or is incomplete")
+        _damaged(path, "it is not a session file, or it is incomplete")
     data = bytearray(length)
     if not read_at(descriptor, 8, memoryview(data)):
         _damaged(path, "it ends within its header")
@@ -139,11 +139,11 @@ def check_belongs(header: SessionHeader, model: Model, fingerprint: str) -> None
             found = _quoted(saved.get(name))
             refuse(path, f"it belongs to a model whose {name} is {found}, and this one's is {_quoted(value)}")
     if fields.get("fingerprint") != fingerprint:
-        refuse(path, f"it was saved with other weights than those of {model.checkpoint.directory}")
+        refuse(path, f"its weights are not those of {model.checkpoint.directory}")
     if fields.get("arithmetic") != model.arithmetic:
         raise CheckpointError(
             f"{path}: it was computed by {_quoted(fields.get('arithmetic'))} and this model computes by "
-            f"{model.arithmetic!r}, which rounds otherwise; load the model with the file's backend and options"
+            f"{model.arithmetic!r}, which rounds differently; load the model with the file's backend and options"
         )
 
 
@@ -161,7 +161,7 @@ def check_tensors(header: SessionHeader, model: Model) -> list[tuple[str, str]]:
         )
     tokens = header.tensors.get("tokens")
     if tokens is None or tokens.shape != (header.position,):
-        refuse(header.path, "its tokens do not fit its position")
+        refuse(header.path, "its tokens do not match its position")
     state = _core.state_tensors(model.core, header.position)
     wanted = {name: (_STORED_AS[kind], tuple(shape)) for name, kind, shape in state}
     wanted["tokens"] = ("I32", (header.position,))
@@ -174,7 +174,7 @@ def check_tensors(header: SessionHeader, model: Model) -> list[tuple[str, str]]:
         if (found.dtype, found.shape) != (dtype, shape):
             refuse(
                 header.path,
-                f"tensor {name!r} is {found.dtype} {_quoted(found.shape)} and should be {dtype} {shape}",
+                f"tensor {name!r} is {found.dtype} {_quoted(found.shape)} but should be {dtype} {shape}",
             )
     unknown = header.tensors.keys() - wanted.keys()
     if unknown:
@@ -202,7 +202,7 @@ def _check_fields(path: Path, fields: dict[str, Any]) -> None:
         refuse(path, "it is not a session file")
     if fields.get("version") != VERSION:
         raise CheckpointError(
-            f"{path}: it has version {_quoted(fields.get('version'))} of the format, and this Lily reads "
+            f"{path}: it has version {_quoted(fields.get('version'))} of the format, but this Lily reads "
             f"version {VERSION}"
         )
     pending = fields.get("pending")
@@ -224,7 +224,7 @@ def _tensor(path: Path, name: str, entry: Any, begin: int) -> StoredTensor:
         refuse(path, f"tensor {_quoted(name)} has the unknown type {_quoted(dtype)}")
     first, last = offsets
     if last - first != prod(shape) * ELEMENT_BYTES[dtype]:
-        _damaged(path, f"the size of tensor {_quoted(name)} does not fit its shape")
+        _damaged(path, f"the size of tensor {_quoted(name)} does not match its shape")
     return StoredTensor(dtype, tuple(shape), begin + first, last - first)
 
 

@@ -104,7 +104,7 @@ def step_report(
     native_options = (options or GpuOptions()).to_core()
     one_of("phase", phase, ("decode", "prefill"), ConfigError)
     if phase == "decode" and rows is not None:
-        raise ConfigError("rows is of a prompt chunk: a decode step has one row")
+        raise ConfigError("rows applies only to a prompt chunk: a decode step has one row")
     count = 1 if phase == "decode" else DEFAULT_CHUNK if rows is None else rows
     context, count = whole_number("context", context, 0), whole_number("rows", count, 1)
     if context + count > model.max_position_embeddings:

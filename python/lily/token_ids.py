@@ -32,7 +32,7 @@ def as_token_ids(ids: Tokens, max_context: int | None = None) -> npt.NDArray[np.
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"token ids must be a flat sequence of integers: {error}") from None
     except MemoryError:
-        raise InvalidArgumentError("there is no memory for so many token ids") from None
+        raise InvalidArgumentError("there is not enough memory for so many token ids") from None
     if array.ndim != 1:
         given = f"an array of shape {array.shape}" if array.ndim else type(ids).__name__
         raise InvalidArgumentError(f"token ids must be a flat sequence of integers, not {given}")

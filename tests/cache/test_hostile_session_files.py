@@ -106,7 +106,7 @@ def test_a_huge_position_allocates_nothing(model, parts, tmp_path):
     """Of more tokens than the context, and of as many as the context with shapes that do not follow."""
     parts.set_fields(position=1 << 30)
     parts.table["tokens"] = {"dtype": "I32", "shape": [1 << 30], "data_offsets": parts.table["tokens"]["data_offsets"]}
-    refused(model, parts.write(tmp_path / "file"), "does not fit its shape")
+    refused(model, parts.write(tmp_path / "file"), "does not match its shape")
     size = 4 << 30
     end = len(parts.data)
     parts.table["tokens"]["data_offsets"] = [end, end + size]

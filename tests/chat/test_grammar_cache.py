@@ -102,9 +102,9 @@ def test_grammar_that_leads_nowhere_ends_the_turn_with_an_error_and_one_line(mod
     chat = model.chat(thinking=False)
     with caplog.at_level(logging.DEBUG), pytest.raises(InvalidArgumentError) as refused:
         chat.ask("Hello", response_format={"type": "regex", "regex": DEAD_END})
-    assert "response_format: the grammar cannot go on after" in str(refused.value)
+    assert "response_format: the grammar cannot continue after" in str(refused.value)
     assert len(str(refused.value)) < 600
-    lines = [record for record in caplog.records if "cannot go on" in record.getMessage()]
+    lines = [record for record in caplog.records if "cannot continue" in record.getMessage()]
     assert len(lines) == 1
     assert lines[0].exc_info is None
     assert "\n" not in lines[0].getMessage()
@@ -117,7 +117,7 @@ def test_grammar_that_led_nowhere_is_not_kept(model):
     compiler = GrammarCompiler(model.tokenizer, model.stop_tokens)
     constraint = compiler.start(f"start: /{DEAD_END}/")
     assert compiler.cached_bytes > 0
-    with pytest.raises(InvalidArgumentError, match="cannot go on after"):
+    with pytest.raises(InvalidArgumentError, match="cannot continue after"):
         for _ in range(70):
             constraint.mask()
             constraint.accept(model.tokenizer.encode("x")[0])

@@ -288,8 +288,8 @@ def test_levels_of_a_value_are_bounded(levels):
     ("value", "reason"),
     [
         ({1: 2}, "a key is of type int"),
-        ([{1, 2}], "it holds a set"),
-        ([float("nan")], "it holds nan"),
+        ([{1, 2}], "it contains a set"),
+        ([float("nan")], "it contains nan"),
         ([10**5000], "too many digits"),
         ([0] * (MAX_VALUES + 1), "too large"),
         ([[0] * 400] * 400, "too large"),

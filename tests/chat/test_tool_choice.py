@@ -44,7 +44,7 @@ def test_without_tools():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"temprature": 1}, "no option 'temprature'"),
+        ({"temprature": 1}, "unknown option 'temprature'"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_thinking_tokens": "3"}, "max_thinking_tokens"),

@@ -53,7 +53,7 @@ def test_errors_of_tools_are_told_to_the_model(model, script):
     results = [message["content"] for message in chat.messages if message["role"] == "tool"]
     assert results[0] == "Error: ZeroDivisionError: no such die"
     assert results[1].startswith("Error: TypeError")
-    assert results[2] == "Error: there is no tool 'fly'; there are throw_dice"
+    assert results[2] == "Error: there is no tool 'fly'; the tools are throw_dice"
 
 
 def test_rounds_are_limited(model, script):

@@ -95,7 +95,7 @@ def test_broken_and_circular_links(sharded: Path) -> None:
     path = sharded / "model-00003-of-00003.safetensors"
     path.unlink()
     path.symlink_to("nowhere.safetensors")
-    expect(sharded, path.name, "no such file", "download")
+    expect(sharded, path.name, "a missing file", "download")
     path.unlink()
     path.symlink_to(path.name)
     expect(sharded, path.name, "cannot be read")
@@ -338,7 +338,7 @@ def test_index_that_does_not_match_its_files(sharded: Path) -> None:
     [
         (b"", "is not JSON"),
         (b"\xff\xfe", "is not UTF-8"),
-        (b"[]", "holds a JSON list"),
+        (b"[]", "contains a JSON list"),
         (b"{}", "weight_map is missing"),
         (b'{"weight_map": {}}', "weight_map is missing"),
         (b'{"weight_map": []}', "weight_map is missing"),

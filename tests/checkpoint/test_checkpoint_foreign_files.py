@@ -103,11 +103,11 @@ def test_pipes_are_not_waited_for(sharded: Path, name: str) -> None:
 
 FOREIGN = [
     ("model-Q4_K_M.gguf", "is a GGUF file"),
-    ("pytorch_model.bin", "holds PyTorch weights"),
-    ("consolidated.00.pth", "holds PyTorch weights"),
+    ("pytorch_model.bin", "contains PyTorch weights"),
+    ("consolidated.00.pth", "contains PyTorch weights"),
     ("weights.npz", "is a NumPy archive"),
     ("model.onnx", "is an ONNX model"),
-    ("model.safetensors.incomplete", "is a download that did not end"),
+    ("model.safetensors.incomplete", "is an incomplete download"),
 ]
 
 
@@ -136,7 +136,7 @@ def test_an_adapter_is_no_model(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", INDEX])
 def test_a_part_of_a_checkpoint_is_not_the_whole(sharded: Path, name: str) -> None:
-    assert "give the directory that it lies in" in refusal(sharded / name)
+    assert "give its directory instead" in refusal(sharded / name)
 
 
 def test_a_pipe_in_the_place_of_the_directory(tmp_path: Path) -> None:

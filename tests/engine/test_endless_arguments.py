@@ -76,7 +76,7 @@ def test_lists_are_bounded(model, scarce_memory, items):
         }.items():
             with pytest.raises(LilyError, match=rf"^{name} must be .* of at most 1,048,576 items"):
                 call()
-        with pytest.raises(LilyError, match="stands for no token"):
+        with pytest.raises(LilyError, match="is not a token"):
             model.tokenizer.decode(items())
 
 
@@ -95,5 +95,5 @@ def test_no_memory_for_ids_is_an_error_of_lilys_own(model):
         def __array__(self, *_: object, **__: object) -> object:
             raise MemoryError
 
-    with model.session() as session, pytest.raises(InvalidArgumentError, match="no memory"):
+    with model.session() as session, pytest.raises(InvalidArgumentError, match="not enough memory"):
         session.prefill(Ids([1, 2]))

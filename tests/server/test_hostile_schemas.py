@@ -86,7 +86,7 @@ def test_stream_that_a_grammar_leads_nowhere_ends_with_an_error(client):
         lines = [line for line in stream.iter_lines() if line.startswith("data: ")]
     if stream.status_code == 200:
         errors = [json.loads(line[6:]).get("error") for line in lines if "error" in line]
-        assert "the grammar cannot go on" in errors[-1]["message"]
+        assert "the grammar cannot continue" in errors[-1]["message"]
     else:
         assert stream.status_code == 400
     assert client.post(CHAT, json={"messages": HELLO, "max_tokens": 2}).status_code == 200

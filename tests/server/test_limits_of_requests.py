@@ -189,7 +189,7 @@ def test_a_conversation_whose_client_has_gone_is_not_read_on(model):
     def check():
         asked.append(None)
         if len(asked) == 10:
-            raise CancelledError("the client has gone")
+            raise CancelledError("the client has disconnected")
 
     reader = PartReader(Warnings(), strict=False, check=check)
     with pytest.raises(CancelledError):

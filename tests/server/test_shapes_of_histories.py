@@ -199,7 +199,7 @@ def test_parts_of_one_message(prompt_of, path, text):
 def test_a_warning_tells_of_later_system_messages(client, path, role):
     late, early = {"role": role, "content": "Be quick."}, {"role": role, "content": "Be kind."}
     told = answered(client, path, conversation(path, ASK, late, late, ASK))
-    assert "given to the model as the user's" in told.headers["x-lily-warnings"]
+    assert "becomes a user message" in told.headers["x-lily-warnings"]
     assert len(told.json()["warnings"]) == 1
     assert "x-lily-warnings" not in answered(client, path, conversation(path, early, early, ASK)).headers
 
@@ -230,7 +230,7 @@ def test_an_answer_that_was_cut_in_its_thinking(client, prompt_of, path, thought
     """The template would leave an empty turn of it."""
     cut = conversation(path, ASK, thought, ASK)
     assert prompt_of(path, cut) == prompt_of(path, conversation(path, ASK, ASK))
-    assert "without words is left out" in answered(client, path, cut).headers["x-lily-warnings"]
+    assert "without text is left out" in answered(client, path, cut).headers["x-lily-warnings"]
     if path != MESSAGES:
         kept = prompt_of(path, {**cut, "chat_template_kwargs": {"preserve_thinking": True}})
         assert "<think>\nI wondered." in kept  # and the ids that were generated, where it was

@@ -78,7 +78,7 @@ def test_links_to_what_is_no_file(folder: Path, name: str, target: str) -> None:
 def test_a_file_of_gigabytes_is_refused_by_its_size(folder: Path, name: str) -> None:
     path = place(folder, name, b"{")
     os.truncate(path, 3 << 30)  # sparse
-    assert "too large for such a file" in refusal(folder, name)
+    assert "exceed the limit for such a file" in refusal(folder, name)
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -115,7 +115,7 @@ BAD_JSON = [
     (b"", "the file is empty"),
     (b" \n", "the file is empty"),
     (b"{", "is not JSON"),
-    (b"[1]", "holds a JSON list"),
+    (b"[1]", "contains a JSON list"),
     (b'{"a": 1, "b": {"c": 1, "c": 2}}', "the key c appears twice"),
     (b'{"a": NaN}', "NaN is not a finite number"),
     (b'{"a": ' + b"9" * 5000 + b"}", "5000 digits"),

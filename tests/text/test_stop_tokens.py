@@ -65,7 +65,7 @@ def test_bad_ids_are_refused(directory, file, value):
 
 def test_a_bad_id_in_the_text_config_is_refused(directory):
     change(directory / "config.json", text_config={"eos_token_id": 4096})
-    with pytest.raises(ConfigError, match=r"config\.json: text_config\.eos_token_id holds 4096"):
+    with pytest.raises(ConfigError, match=r"config\.json: text_config\.eos_token_id contains 4096"):
         read_stop_tokens(directory, vocab_size=4096)
 
 

@@ -152,7 +152,7 @@ def _chosen(names: Sequence[str] | None) -> dict[str, Mechanism]:
         return MECHANISMS
     names = as_items("mechanisms", names, "a list of names as ['D4']", ConfigError)
     if not names:
-        raise ConfigError("mechanisms must be a list of names as ['D4'], and holds none")
+        raise ConfigError("mechanisms must be a list of names as ['D4'], but is empty")
     # GpuOptions.without reports the names that there are not.
     changed = GpuOptions().without(*names)
     fields = {

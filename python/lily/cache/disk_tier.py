@@ -81,7 +81,9 @@ class DiskTier:
         try:
             self._directory.make()
         except OSError as error:
-            raise ConfigError(f"prefix_cache_dir: {directory} is no directory to use ({error.strerror})") from error
+            raise ConfigError(
+                f"prefix_cache_dir: {directory} cannot be used as a directory ({error.strerror})"
+            ) from error
 
     def open(self) -> None:
         """Look at the files that are there; until then none is found or written. The model's identity is known."""
@@ -144,7 +146,7 @@ class DiskTier:
                 logger.warning("a file of the prefix cache cannot be used now: %s", error)
                 return None
             if not snapshot.has_logits or not np.array_equal(snapshot.tokens, ids[: len(snapshot.tokens)]):
-                self._give_up(file, CheckpointError(f"{file.name}: it is no prompt of the cache"), damaged=False)
+                self._give_up(file, CheckpointError(f"{file.name}: it is not a prompt of this cache"), damaged=False)
                 continue
             self.note_use(ids[: len(snapshot.tokens)])
             return snapshot

@@ -147,7 +147,7 @@ class DiskWriter:
             except CancelledError:
                 raise
             except LilyError as error:  # it is worth nothing, or the model is closed
-                logger.warning("a snapshot of the prefix cache is not written: %s", error)
+                logger.warning("a snapshot of the prefix cache was not written: %s", error)
                 cache._discard(snapshot)
                 continue
             self._failed = not written

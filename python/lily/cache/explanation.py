@@ -27,19 +27,19 @@ class CacheExplanation:
     def __str__(self) -> str:
         lines = [
             f"{self.cached_tokens:,} of {self.total_tokens:,} tokens come from the cache, "
-            f"{self.recompute_tokens:,} are to be computed"
+            f"{self.recompute_tokens:,} must be computed"
         ]
         if self.given_token is None:
-            lines.append("all tokens are known")
+            lines.append("the cache has all tokens")
         elif self.stored_token is None:
-            lines.append(f"nothing that is known goes on after token {self.matched_tokens:,}")
+            lines.append(f"the cache has nothing that continues after token {self.matched_tokens:,}")
         else:
             lines.append(
                 f"token {self.matched_tokens:,} is the first that differs: "
-                f"{self.given_token} given, {self.stored_token} known"
+                f"{self.given_token} given, {self.stored_token} in the cache"
             )
         if self.given_text is not None and self.given_token is not None:
             lines.append(f"  given: {self.text_before!r} + {self.given_text!r}")
             if self.stored_token is not None:
-                lines.append(f"  known: {self.text_before!r} + {self.stored_text!r}")
+                lines.append(f"  cache: {self.text_before!r} + {self.stored_text!r}")
         return "\n".join(lines)

@@ -37,7 +37,7 @@ def cache_path(given: object) -> Path:
     path = as_path("prefix_cache_dir", given, ConfigError)
     if not str(path).strip() or (str(path) == "." and given != "."):  # Path("") is Path(".")
         raise ConfigError(
-            "prefix_cache_dir is empty; name a directory, also the current one by its full path, or leave it out"
+            "prefix_cache_dir is empty; give a directory (the current one by its full path), or leave it out"
         )
     name = str(given)
     if name.startswith("~") and os.path.expanduser(name) == name:  # noqa: PTH111 -- an unknown user

@@ -36,7 +36,7 @@ class AnswerBeginning:
         """From a normalized message of the assistant; thinking may stand in its content, within its tags."""
         content, reasoning = str(message.get("content") or ""), str(message.get("reasoning_content") or "")
         if message.get("tool_calls"):
-            raise InvalidArgumentError("the conversation ends with tool calls; add their results to go on")
+            raise InvalidArgumentError("the conversation ends with tool calls; add their results to continue")
         if reasoning or not content.lstrip().startswith(OPEN_THINK):
             return cls(content, reasoning, bool(reasoning) and not content)
         thought, closed, rest = content.lstrip().removeprefix(OPEN_THINK).partition(CLOSE_THINK)

@@ -334,7 +334,7 @@ class Chat:
         self._cancelled.clear()
         messages = answerable([*self._messages, *([] if message is None else [message])])
         if messages and messages[-1].get("role") == "assistant" and not options.continue_answer:
-            raise InvalidArgumentError("the conversation ends with an answer; send a message to go on")
+            raise InvalidArgumentError("the conversation ends with an answer; send a message to continue")
         return messages
 
     # -- helpers ---------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class Chat:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         if not self._lock.acquire(blocking=False):
-            raise BusyError("this chat is in use by another turn; make one chat for each conversation")
+            raise BusyError("another turn of this chat is running; use one chat per conversation")
         try:
             yield
         finally:

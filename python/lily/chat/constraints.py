@@ -133,8 +133,8 @@ class GrammarConstraint:
         self._grammar.spoil()
         field = f"{self._field}: " if self._field else ""
         if not self._accepted:
-            raise InvalidArgumentError(f"{field}the grammar is not valid: it fits no text ({reason})")
-        message = f"{field}the grammar cannot go on after {self._accepted} tokens: {reason}; make it simpler"
+            raise InvalidArgumentError(f"{field}the grammar is not valid: no text matches it ({reason})")
+        message = f"{field}the grammar cannot continue after {self._accepted} tokens: {reason}; make it simpler"
         logger.warning("%s", message)
         raise InvalidArgumentError(message)
 
@@ -227,13 +227,15 @@ class GrammarCompiler:
     def _compiled(self, grammar: str) -> CompiledGrammar:
         began = time.thread_time()
         if len(grammar) > _MAX_TEXT:
-            raise InvalidArgumentError(f"the grammar is too large: {len(grammar)} characters of at most {_MAX_TEXT}")
+            raise InvalidArgumentError(
+                f"the grammar is too large: {len(grammar)} characters; at most {_MAX_TEXT} are allowed"
+            )
         matcher = self._matcher(grammar)
         if matcher.is_error():
             raise InvalidArgumentError(f"the grammar is not valid: {reason_of(matcher.get_error())}")
         dropped = [*getattr(grammar, "dropped", ()), *map(reason_of, matcher.get_grammar_warnings()[:_MAX_WARNINGS])]
         if dropped:
-            logger.warning("the grammar leaves out: %s", ", ".join(dropped)[:_MAX_LOGGED])
+            logger.warning("the grammar does not enforce: %s", ", ".join(dropped)[:_MAX_LOGGED])
         compiled = CompiledGrammar(matcher, self._tokenizer.vocab_size, len(grammar), tuple(dropped))
         compiled.note_work(time.thread_time() - began)
         for _ in range(2):  # an answer has a beginning, and the tables that are made for it leave room for more
@@ -256,7 +258,7 @@ class GrammarCompiler:
             text = str(grammar)
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InvalidArgumentError("the grammar is not valid: it holds a lone surrogate") from error
+            raise InvalidArgumentError("the grammar is not valid: it contains a lone surrogate") from error
         matcher: llguidance.LLMatcher = library.LLMatcher(self._native, text, log_level=0, limits=compile_limits())
         return matcher
 

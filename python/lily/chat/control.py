@@ -51,7 +51,9 @@ class TurnControl:
     def warnings(self) -> tuple[str, ...]:
         """What was asked for that the grammar cannot hold the answer to."""
         dropped = () if self._constraint is None else self._constraint.dropped
-        return tuple(f"{grammar_field(self._options)}: no grammar can say {keyword}" for keyword in dropped)
+        return tuple(
+            f"{grammar_field(self._options)}: {keyword} cannot be enforced by a grammar" for keyword in dropped
+        )
 
     def mask(self) -> Mask | None:
         """The tokens allowed next; None allows all."""
@@ -102,7 +104,7 @@ def turn_grammar(
         return answer
     tags = (tokenizer.token_id("<tool_call>"), tokenizer.token_id("</tool_call>"))
     if tags[0] is None or tags[1] is None:
-        raise BackendError("the model's tokenizer has no <tool_call> tags, so that no call can be forced")
+        raise BackendError("the model's tokenizer has no <tool_call> tags, so no call can be forced")
     calls = call_grammar(
         schemas, choice.names, open_tag=tags[0], close_tag=tags[1], parallel=options.parallel_tool_calls
     )

@@ -133,7 +133,9 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # of a builtin
-        raise InvalidArgumentError(f"{name}() tells no parameters; give the tool's definition as a mapping") from None
+        raise InvalidArgumentError(
+            f"{name}(): its parameters cannot be read; give the tool's definition as a mapping"
+        ) from None
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class GrammarSchema:
         if isinstance(target, bool) or target == {}:
             return
         if not isinstance(target, Mapping):
-            self._refuse(f"$ref {str(value)[:100]!r} points at no schema inside this one", place)
+            self._refuse(f"$ref {str(value)[:100]!r} does not point to a schema inside this one", place)
             return
         if id(target) not in self._names:
             name = self._names[id(target)] = f"d{len(self._names)}"
@@ -190,7 +190,7 @@ class GrammarSchema:
     def _is_list(self, keyword: str, value: Any, place: str) -> bool:
         if isinstance(value, (list, tuple)) and value:
             return True
-        self._refuse(f"{keyword} must be a list that is not empty", place)
+        self._refuse(f"{keyword} must be a non-empty list", place)
         return False
 
     def _write_schemas(self, written: dict[str, Any], keyword: str, value: Any, place: str) -> None:

@@ -119,10 +119,12 @@ def check_response_format(response_format: Mapping[str, Any] | str | None) -> No
         )
     text = response_format.get(kind)
     if not isinstance(text, str) or not text:
-        raise InvalidArgumentError(f"response_format.{kind} must be a string that is not empty, not {_shown(text)}")
+        raise InvalidArgumentError(f"response_format.{kind} must be a non-empty string, not {_shown(text)}")
     longest = _MAX_REGEX if kind == "regex" else _MAX_GRAMMAR
     if len(text) > longest:
-        raise InvalidArgumentError(f"response_format.{kind} is too long: {len(text)} characters of at most {longest}")
+        raise InvalidArgumentError(
+            f"response_format.{kind} is too long: {len(text)} characters; at most {longest} are allowed"
+        )
 
 
 def json_schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any]:

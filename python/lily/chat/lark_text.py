@@ -40,11 +40,11 @@ def bounded_grammar(text: str, rewrite: Callable[[Mapping[str, Any]], Mapping[st
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError("the grammar is not valid: it begins like JSON, but is none") from error
+        raise InvalidArgumentError("the grammar is not valid: it begins like JSON, but is not JSON") from error
     check_json(whole, "the grammar")
     grammars = whole.get("grammars")
     if not isinstance(grammars, list) or not all(isinstance(one, dict) for one in grammars):
-        raise InvalidArgumentError("the grammar is not valid: as JSON it must hold a list of grammars")
+        raise InvalidArgumentError("the grammar is not valid: in JSON form it must have a list of grammars")
     for one in grammars:
         if isinstance(one.get("json_schema"), dict):
             one["json_schema"] = rewrite(one["json_schema"])

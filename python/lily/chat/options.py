@@ -119,5 +119,5 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
     names: Iterable[str] = [field.name for field in dataclasses.fields(TurnOptions)]
     for name in options:
         if name not in names:
-            raise InvalidArgumentError(f"there is no option {quoted(name)}; there are {', '.join(names)}")
+            raise InvalidArgumentError(f"unknown option {quoted(name)}; the options are {', '.join(names)}")
     return dict(options)

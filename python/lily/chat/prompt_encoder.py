@@ -101,7 +101,7 @@ class PromptEncoder:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidArgumentError(f"the conversation holds a lone surrogate, {text[error.start]!r}") from None
+            raise InvalidArgumentError(f"the conversation contains a lone surrogate, {text[error.start]!r}") from None
         if most is not None:
             self.check_length(text, most)
         wanted = sorted({offset for offset in offsets if 0 < offset < len(text)})

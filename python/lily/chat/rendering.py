@@ -80,7 +80,7 @@ class Rendering:
             else:
                 text = self.render(normal, generation=True)
         except RecursionError as error:
-            raise InvalidArgumentError("messages: something in them is nested too deeply") from error
+            raise InvalidArgumentError("messages: a value in them is nested too deeply") from error
         borders = support.borders.find(normal, text, tools=self.tools, options=self.template_options, render=render)
         encoded = support.encoder.encode(text, borders, most)
         sampling = resolve_sampling(model, options.sampling)

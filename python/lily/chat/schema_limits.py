@@ -42,7 +42,7 @@ def check_json(value: Any, name: str) -> None:
             children = _children(item, name)
             values += len(children)
             if values > MAX_VALUES:
-                raise InvalidArgumentError(f"{name} is too large: it holds more than {MAX_VALUES} values")
+                raise InvalidArgumentError(f"{name} is too large: it has more than {MAX_VALUES} values")
             below.append(item)
         if below:
             levels += 1
@@ -70,12 +70,12 @@ def _children(item: Any, name: str) -> list[Any]:
         return list(item.values())
     if isinstance(item, (list, tuple)):
         return list(item)
-    raise InvalidArgumentError(f"{name} is not JSON: it holds a {type(item).__name__}")
+    raise InvalidArgumentError(f"{name} is not JSON: it contains a {type(item).__name__}")
 
 
 def _check_number(number: float, name: str) -> None:
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise InvalidArgumentError(f"{name} is not JSON: it holds {number}")
+            raise InvalidArgumentError(f"{name} is not JSON: it contains {number}")
     elif number.bit_length() > _MAX_INTEGER_BITS:
-        raise InvalidArgumentError(f"{name} holds a number of too many digits")
+        raise InvalidArgumentError(f"{name} contains a number with too many digits")

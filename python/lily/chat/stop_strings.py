@@ -24,7 +24,7 @@ def as_stop_strings(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else tuple(as_items("stop", stop, "a string or a list of strings"))
     for string in strings:
         if not isinstance(string, str) or not string:
-            raise InvalidArgumentError(f"stop must be strings that are not empty, not {quoted(string)}")
+            raise InvalidArgumentError(f"stop must be non-empty strings, not {quoted(string)}")
     return strings
 
 

@@ -31,7 +31,7 @@ def result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
     """What the function that a call names returns; what goes wrong as a text for the model."""
     function = functions.get(call.name)
     if function is None:
-        return f"Error: there is no tool {call.name!r}; there are {', '.join(functions) or 'none'}"
+        return f"Error: there is no tool {call.name!r}; the tools are {', '.join(functions) or 'none'}"
     try:
         return function.call(call.arguments)
     except Exception as error:  # the model can react to whatever a tool raises

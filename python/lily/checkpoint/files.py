@@ -47,7 +47,7 @@ def find_files(path: Path) -> CheckpointFiles:
         if foreign is not None:
             raise CheckpointError(f"{show_path(path)}: {foreign}")
         if path.suffix == ".json":
-            raise CheckpointError(f"{show_path(path)}: is a part of a checkpoint; give the directory that it lies in")
+            raise CheckpointError(f"{show_path(path)}: is a part of a checkpoint; give its directory instead")
         if path.suffix != ".safetensors":
             raise CheckpointError(
                 f"{show_path(path)}: is not a safetensors file; give the checkpoint's directory or such a file"
@@ -150,7 +150,9 @@ def _unindexed(directory: Path) -> tuple[Path, ...]:
             continue
         stem, number, total = match.groups()
         if int(total) > 10_000 or int(number) > int(total):
-            raise CheckpointError(f"{show_path(directory / name)}: its number exceeds that of its shards; rename it")
+            raise CheckpointError(
+                f"{show_path(directory / name)}: its shard number is above the number of shards; rename it"
+            )
         siblings = (f"{stem}-{i:0{len(number)}d}-of-{total}.safetensors" for i in range(1, int(total) + 1))
         missing.update(siblings)
     missing.difference_update(names)

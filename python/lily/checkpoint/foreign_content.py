@@ -16,7 +16,7 @@ _BY_START = (
     (b"\x80\x02", f"is a Python pickle, as PyTorch writes them; {_UPLOAD}"),
     (b"\x1f\x8b", "is compressed with gzip; unpack it"),
     (b"(\xb5/\xfd", "is compressed with zstd; unpack it"),
-    (b"\x00\x05\x16\x07", "is an AppleDouble file, which holds macOS attributes and no content; delete it"),
+    (b"\x00\x05\x16\x07", "is an AppleDouble file, which contains macOS attributes and no data; delete it"),
 )  # fmt: skip
 
 _BY_SUFFIX = {
@@ -24,23 +24,23 @@ _BY_SUFFIX = {
     ".ggml": f"is a GGML file, an old format of llama.cpp; {_UPLOAD}",
     ".npz": f"is a NumPy archive, an old format of MLX; {_UPLOAD}",
     ".npy": f"is a NumPy file; {_UPLOAD}",
-    ".bin": f"holds PyTorch weights, a Python pickle; {_UPLOAD}",
-    ".pth": f"holds PyTorch weights, a Python pickle; {_UPLOAD}",
-    ".pt": f"holds PyTorch weights, a Python pickle; {_UPLOAD}",
-    ".ckpt": f"holds PyTorch weights, a Python pickle; {_UPLOAD}",
+    ".bin": f"contains PyTorch weights, a Python pickle; {_UPLOAD}",
+    ".pth": f"contains PyTorch weights, a Python pickle; {_UPLOAD}",
+    ".pt": f"contains PyTorch weights, a Python pickle; {_UPLOAD}",
+    ".ckpt": f"contains PyTorch weights, a Python pickle; {_UPLOAD}",
     ".pkl": f"is a Python pickle; {_UPLOAD}",
     ".onnx": f"is an ONNX model; {_UPLOAD}",
-    ".h5": f"holds TensorFlow weights; {_UPLOAD}",
-    ".msgpack": f"holds Flax weights; {_UPLOAD}",
+    ".h5": f"contains TensorFlow weights; {_UPLOAD}",
+    ".msgpack": f"contains Flax weights; {_UPLOAD}",
     ".mlmodel": f"is a Core ML model; {_UPLOAD}",
     ".mlpackage": f"is a Core ML model; {_UPLOAD}",
     ".tflite": f"is a TensorFlow Lite model; {_UPLOAD}",
     ".zip": "is an archive; unpack it and give the checkpoint's directory",
     ".tar": "is an archive; unpack it and give the checkpoint's directory",
     ".gz": "is compressed; unpack it and give the checkpoint's directory",
-    ".incomplete": "is a download that did not end; download it again",
-    ".part": "is a download that did not end; download it again",
-    ".crdownload": "is a download that did not end; download it again",
+    ".incomplete": "is an incomplete download; download it again",
+    ".part": "is an incomplete download; download it again",
+    ".crdownload": "is an incomplete download; download it again",
 }
 
 
@@ -48,21 +48,21 @@ def foreign_content(start: bytes) -> str | None:
     """What a file is by its first bytes, and the remedy, as the end of an error; None where nothing stands out."""
     head = start[:1024]
     if _LFS_POINTER.match(head):
-        return "this is a Git LFS pointer, not the file itself: run git lfs pull in the folder that it was cloned to"
+        return "this is a Git LFS pointer, not the file itself: run git lfs pull in the folder of the clone"
     if _WEB_PAGE.match(head):
-        return "is a web page: the download saved an error or a log-in page; download the file again"
+        return "is a web page: the download saved an error page or a login page; download the file again"
     for magic, meaning in _BY_START:
         if head.startswith(magic):
             return meaning
     if len(head) >= 16 and not any(head):
-        return "holds only zero bytes: the download or the copy did not end; download the file again"
+        return "contains only zero bytes: the download or the copy is incomplete; download the file again"
     return None
 
 
 def foreign_name(name: str) -> str | None:
     """What a file is by its name, and the remedy; None where nothing stands out."""
     if is_apple_double(name):
-        return "is an AppleDouble file, which holds macOS attributes and no content; give the file without the ._"
+        return "is an AppleDouble file, which contains macOS attributes and no data; give the file without the ._"
     return _BY_SUFFIX.get(Path(name).suffix.lower())
 
 

@@ -65,7 +65,7 @@ def _checked_text(data: bytes, where: str, error_type: ErrorType) -> str:
     if not data.strip():
         _fail("is not JSON (the file is empty)", where, error_type)
     if sum(data.count(sign) for sign in (b",", b"[", b"{")) > _MAX_VALUES:
-        _fail(f"holds more than {_MAX_VALUES} values", where, error_type)
+        _fail(f"has more than {_MAX_VALUES} values", where, error_type)
     return decode_text(data, where, error_type, _DAMAGED)
 
 
@@ -109,7 +109,7 @@ def _parse(text: str, where: str, error_type: ErrorType) -> dict[str, Any]:
     except MemoryError as error:
         _fail("is too large to parse", where, error_type, error)
     if not isinstance(parsed, dict):
-        _fail(f"holds a JSON {type(parsed).__name__} where an object is expected", where, error_type)
+        _fail(f"contains a JSON {type(parsed).__name__} where an object is expected", where, error_type)
     return parsed
 
 

@@ -42,7 +42,7 @@ def open_file(path: Path, error_type: ErrorType, remedy: str = RESTORE) -> Itera
     except LilyError:
         raise
     except FileNotFoundError as error:
-        what = "is a link to no such file" if path.is_symlink() else "no such file"
+        what = "is a link to a missing file" if path.is_symlink() else "no such file"
         raise error_type(f"{show_path(path)}: {what}; {remedy}") from error
     except IsADirectoryError as error:
         raise error_type(
@@ -79,7 +79,7 @@ def read_file(path: Path, error_type: ErrorType, *, limit: int, remedy: str = RE
     with open_file(path, error_type, remedy) as (file, status):
         if status.st_size > limit:
             raise error_type(
-                f"{show_path(path)}: {status.st_size} bytes are too large for such a file (limit {limit}); {remedy}"
+                f"{show_path(path)}: {status.st_size} bytes exceed the limit for such a file ({limit}); {remedy}"
             )
         data = read_exactly(file, status.st_size)
         if len(data) != status.st_size or os.fstat(file.fileno()).st_size != status.st_size:

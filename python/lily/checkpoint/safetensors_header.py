@@ -84,7 +84,7 @@ def _header_bytes(start: bytes, file_size: int, path: Path) -> int:
     if foreign is not None:
         raise CheckpointError(f"{show_path(path)}: {foreign}")
     if len(start) < 9:
-        raise CheckpointError(f"{show_path(path)}: {file_size} bytes are too short for a safetensors file; {_REMEDY}")
+        raise CheckpointError(f"{show_path(path)}: {file_size} bytes are too few for a safetensors file; {_REMEDY}")
     if length > file_size - 8:
         raise CheckpointError(
             f"{show_path(path)}: its header of {length} bytes is longer than the file ({file_size}); {_REMEDY}"

@@ -64,7 +64,7 @@ def bench(
     peers = tuple(dict.fromkeys(vs or ()))
     for name in peers:
         if name not in _PEERS:
-            raise InvalidArgumentError(f'--vs "{name}" is not known; "llama.cpp" and "mlx-lm" are')
+            raise InvalidArgumentError(f'--vs "{name}" is unknown; use "llama.cpp" or "mlx-lm"')
     if ("llama.cpp" in peers) != (gguf is not None):
         raise InvalidArgumentError("--vs llama.cpp and --gguf FILE go together")
     if gguf is not None and not gguf.is_file():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
-_HELP = """/reset    forget the conversation
+_HELP = """/reset    clear the conversation
 /quit     leave (or Ctrl-D)
 /help     this text
 Ctrl-C    stop the answer"""
@@ -147,11 +147,11 @@ class _Talk:
     def _command(self, line: str) -> bool:
         if line == "/reset":
             self._conversation.reset()
-            remark("the conversation is forgotten")
+            remark("the conversation has been cleared")
         elif line == "/help":
             remark(_HELP)
         elif line.startswith("/") and line[1:].isalpha():
-            remark(f"no command {line}; /help lists them")
+            remark(f"there is no command {line}; /help lists them")
         else:
             return False
         return True

@@ -34,7 +34,7 @@ def generate(
     ] = None,
     special: Annotated[
         bool,
-        typer.Option("--special/--no-special", help="Read <|im_end|> and the like as control tokens."),
+        typer.Option("--special/--no-special", help="Read <|im_end|> and others as control tokens."),
     ] = True,
     ignore_stop: Annotated[bool, typer.Option("--ignore-stop", help="Continue after a stop token.")] = False,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")] = 256,

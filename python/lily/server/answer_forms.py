@@ -51,7 +51,7 @@ def form_of(fields: Fields) -> dict[str, Any] | None:
     inner.ignore_warned(dict.fromkeys(inner.rest(), "this server does not know it"))
     names = [name for name, form in given.items() if form is not None]
     for name in names[1:]:
-        fields.warnings.add(f"{name} is ignored: {names[0]} says what form the answer has")
+        fields.warnings.add(f"{name} is ignored: {names[0]} already sets the form of the answer")
     return given[names[0]] if names else None
 
 
@@ -131,7 +131,7 @@ def _as_lark(text: str, name: str) -> str:
     if _RULES.search(text) is None:
         return text
     if len(text) > _LONGEST_RULES:
-        what = f"{name} is too long: {len(text)} characters of at most {_LONGEST_RULES} for a grammar of this form"
+        what = f"{name} is too long: {len(text)} characters; a grammar in this syntax may have {_LONGEST_RULES}"
         raise ApiError(400, what, param=name, code="invalid_value")
     try:
         require_extra("structured", "llguidance")

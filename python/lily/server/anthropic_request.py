@@ -32,7 +32,7 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     given = fields.required("messages")
     given = message_list(given, strict=strict)
     if given is None:
-        raise fields.wrong("messages", "a list that is not empty", fields.any("messages"))
+        raise fields.wrong("messages", "a non-empty list", fields.any("messages"))
     check_counts(service.model, given, fields.any("tools"))
     history = read_anthropic_messages(system, given, reader, fields.warnings, strict=strict)
     begun = history.finish(strict=strict)
@@ -94,7 +94,7 @@ def _thinking(service: Service, fields: Fields) -> tuple[bool, int | None]:
     budget = token_limit(inner, "budget_tokens")
     inner.ignore("block_binding")
     if inner.any("display") not in (None, "summarized"):
-        inner.warnings.add("thinking.display is ignored: thinking is returned as it is")
+        inner.warnings.add("thinking.display is ignored: thinking is returned in full")
     inner.finish(strict=service.options.strict)
     return kind != "disabled", budget
 
@@ -103,7 +103,7 @@ def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     """The form of the answer, which the API has had in two places."""
     config = fields.inner("output_config")
     config.ignore("effort")  # this model thinks or does not
-    config.ignore_warned({"task_budget": "max_tokens and thinking.budget_tokens limit an answer here"})
+    config.ignore_warned({"task_budget": "use max_tokens and thinking.budget_tokens to limit an answer"})
     given = known_form(config, form_field(config, "format"))
     older = known_form(fields, form_field(fields, "output_format"))
     config.finish(strict=service.options.strict)

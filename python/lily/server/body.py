@@ -36,7 +36,7 @@ async def read_body(receive: Receive, headers: Headers, charge: Charge, options:
     most = options.max_request_bytes
     too_long = ApiError(413, f"the request's body exceeds {most} bytes", code="request_too_large")
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise ApiError(415, "the request's body is compressed; send it as it is", code="unsupported_encoding")
+        raise ApiError(415, "the request's body is compressed; send it uncompressed", code="unsupported_encoding")
     length = headers.get("content-length", "")
     if length.isdecimal() and (len(length) > _LONGEST_LENGTH or int(length) > most):
         raise too_long
@@ -74,7 +74,7 @@ class _Deadline:
         if self._expired and kind is asyncio.CancelledError:
             if sys.version_info >= (3, 11) and self._task is not None:
                 self._task.uncancel()
-            raise ApiError(408, "the request's body did not come in time", code="request_timeout") from None
+            raise ApiError(408, "the request's body did not arrive in time", code="request_timeout") from None
 
     def _expire(self) -> None:
         self._expired = True

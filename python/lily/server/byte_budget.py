@@ -80,8 +80,10 @@ def parsed_bytes(data: bytes | bytearray) -> int:
 
 def _check(size: int, others: int, most: int) -> None:
     if size > most:
-        message = f"the request would take about {size >> 20} MiB of memory; this server has {most >> 20} MiB for them"
+        message = (
+            f"the request would take about {size >> 20} MiB of memory; all requests together may take {most >> 20} MiB"
+        )
         raise ApiError(413, message, code="request_too_large")
     if others + size > most:
-        message = "other requests hold the memory that this one needs; try again later"
+        message = "other requests are using the memory that this one needs; try again later"
         raise ApiError(503, message, code="overloaded", retry_after=2)

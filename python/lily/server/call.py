@@ -22,7 +22,7 @@ class Call:
     def __init__(self, request: Request, client: str, charge: Charge) -> None:
         self.client = client  #: for taking turns
         self.charge = charge
-        self.left = False  #: whether the client has gone
+        self.left = False  #: whether the client has disconnected
         self._callbacks: list[Callable[[], None]] = []
         self._watching: asyncio.Task[None] | None = None
         request.scope[_KEY] = self

@@ -72,7 +72,7 @@ def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
     strict = service.options.strict
     messages = message_list(fields.required("messages"), strict=strict)
     if messages is None:
-        raise fields.wrong("messages", "a list that is not empty", fields.any("messages"))
+        raise fields.wrong("messages", "a non-empty list", fields.any("messages"))
     check_counts(service.model, messages, fields.any("tools") or fields.any("functions"))
     reader = PartReader(fields.warnings, strict=strict, check=steps.check)
     history = read_chat_messages(messages, reader, fields.warnings, strict=strict)
@@ -116,13 +116,13 @@ def _check_continuation(fields: Fields, begun: bool, *, strict: bool) -> None:
     goes_on = fields.flag("continue_final_message", begun)
     new_turn = fields.flag("add_generation_prompt", not begun)
     if goes_on and not begun:
-        what = "needs a last message of the assistant that is not empty"
+        what = "needs a non-empty assistant message at the end"
         if strict:
             name = "continue_final_message"
             raise ApiError(400, f"{name} {what}", param=name, code="invalid_value")
         fields.warnings.add(f"continue_final_message is ignored: it {what}; the last message is answered")
     if begun and not goes_on:
-        fields.warnings.add("continue_final_message is ignored: an answer at the end is gone on with")
+        fields.warnings.add("continue_final_message is ignored: an assistant message at the end is always continued")
     if not begun and not new_turn and not goes_on:
         fields.warnings.add("add_generation_prompt is ignored: the assistant's turn follows the last message")
 
@@ -140,7 +140,7 @@ def stream_options(service: Service, fields: Fields, stream: bool) -> bool:
         return include
     if service.options.strict:
         raise ApiError(400, "stream_options needs stream to be true", param="stream_options", code="invalid_value")
-    fields.warnings.add("stream_options is ignored: the answer is no stream, and has its usage")
+    fields.warnings.add("stream_options is ignored: the answer is not streamed, and includes its usage")
     return False
 
 

@@ -81,7 +81,7 @@ class History:
             return bool(self.messages and self.messages[-1]["role"] == "assistant")
         self._drop_silent_answers(keep_thinking)
         if not self.messages:
-            self._warnings.add("messages: nothing in them can be read; an empty message of the user was put there")
+            self._warnings.add("messages: none of them can be read; an empty user message replaces them")
             self.add("messages", {"role": "user", "content": ""})
         last = self.messages[-1]
         if last["role"] == "assistant" and last.get("tool_calls"):
@@ -102,7 +102,7 @@ class History:
         kept = []
         for at, message in enumerate(self.messages):
             if at < last and _is_empty_answer(message if keep_thinking else {**message, "reasoning_content": ""}):
-                self._warnings.add(f"{self.places[at]}: an answer without words is left out")
+                self._warnings.add(f"{self.places[at]}: an answer without text is left out")
             else:
                 kept.append(at)
         self.messages = [self.messages[at] for at in kept]
@@ -113,8 +113,8 @@ class History:
         for place, message in zip(self.places, self.messages, strict=True):
             if begun and message["role"] in _SYSTEM_ROLES:
                 self._warnings.add(
-                    f"{place}: a {message['role']} message after the conversation has begun is given to the model as "
-                    "the user's, as are all later ones"
+                    f"{place}: a {message['role']} message after the conversation has begun becomes a user message, "
+                    "and so does every later one"
                 )
                 return
             begun = begun or message["role"] not in _SYSTEM_ROLES
@@ -130,10 +130,10 @@ class History:
     def _complete_beginning(self) -> None:
         leading = next((at for at, one in enumerate(self.messages) if one["role"] not in _SYSTEM_ROLES), -1)
         if leading < 0:
-            self._warnings.add("there is no user message: the last system message is taken for one")
+            self._warnings.add("there is no user message: the last system message is treated as one")
             self.messages[-1] = {**self.messages[-1], "role": "user"}
         elif self.messages[leading]["role"] != "user":
-            self._warnings.add(f"{self.places[leading]}: no user message comes before it; an empty one was put there")
+            self._warnings.add(f"{self.places[leading]}: no user message comes before it; an empty one was inserted")
             self.messages.insert(leading, {"role": "user", "content": ""})
             self.places.insert(leading, self.places[leading])
 

@@ -88,9 +88,9 @@ def _requests(service: Service, fields: Fields, steps: Steps, *, echo: bool) -> 
     prompts = [_ids(service, prompt, steps, room=most != 0) for prompt in _prompts(fields)]
     count = fields.integer("n", 1, 16) or 1
     if (fields.integer("best_of", 1, 16) or count) != count:
-        raise unsupported("best_of", "best_of other than n is not supported")
+        raise unsupported("best_of", "best_of must equal n")
     if form_of(fields) is not None:
-        raise unsupported("response_format", "a form of the answer needs /v1/chat/completions")
+        raise unsupported("response_format", "structured output needs /v1/chat/completions")
     sampling = sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size)
     stop = stops_of(service, fields)
     given = fields.any("logprobs")
@@ -109,7 +109,7 @@ def _prompts(fields: Fields) -> list[Any]:
     if not isinstance(prompt, list) or not prompt or not all(isinstance(one, str) or _are_ids(one) for one in prompt):
         raise fields.wrong("prompt", "a string, a list of token ids, or a list of these", prompt)
     if len(prompt) > _MOST_PROMPTS:
-        raise ApiError(400, f"prompt holds more than {_MOST_PROMPTS} prompts", param="prompt", code="invalid_value")
+        raise ApiError(400, f"prompt contains more than {_MOST_PROMPTS} prompts", param="prompt", code="invalid_value")
     return prompt
 
 
@@ -125,7 +125,7 @@ def _ids(service: Service, prompt: str | list[int], steps: Steps, *, room: bool)
     vocabulary = service.model.sampled_vocab_size
     wrong = next((token for token in ids if not 0 <= token < vocabulary), None)
     if wrong is not None:
-        raise ApiError(400, f"prompt holds {wrong}, which is no token id", param="prompt", code="invalid_value")
+        raise ApiError(400, f"prompt contains {wrong}, which is not a token id", param="prompt", code="invalid_value")
     most = service.model.max_context
     if len(ids) + room > most:
         raise too_long(len(ids), most, "prompt")

@@ -117,7 +117,7 @@ class PartReader:
                 param=place,
                 code="unsupported_content",
             )
-        self._warnings.add(f"{place} is of type {kind[:80]!r}, which this model cannot read: its place is marked")
+        self._warnings.add(f"{place} is of type {kind[:80]!r}, which this model cannot read: a note replaces it")
         return placeholder(kind, part)
 
 

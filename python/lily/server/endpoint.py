@@ -61,7 +61,9 @@ class Endpoint:
                     service.metrics.count_request(self._name, response.outcome)
             else:
                 service.metrics.count_request(self._name, response.status_code)
-                with contextlib.suppress(OSError, asyncio.CancelledError):  # the client has gone, or the server ends
+                with contextlib.suppress(
+                    OSError, asyncio.CancelledError
+                ):  # the client has disconnected, or the server ends
                     await response(scope, receive, send)
         finally:
             call.end()
@@ -80,7 +82,7 @@ class Endpoint:
         except Exception as raised:  # every failure has an answer in the API's shape
             self._service.note(raised)
             gone = call.left or isinstance(raised, ClientLeftError)
-            error = ApiError(CLIENT_GONE, "the client has gone") if gone else as_api_error(raised)
+            error = ApiError(CLIENT_GONE, "the client has disconnected") if gone else as_api_error(raised)
             without_frames(raised)
         return error_response(error, anthropic=self._anthropic)
 

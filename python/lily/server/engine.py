@@ -97,7 +97,7 @@ class Ticket:
     def abandon(self) -> None:
         """Cancel, and let whoever waits for an item go on at once, even if the work is in a long call."""
         self.cancel()
-        self._items.put_nowait(Failure(CancelledError("the client has gone")))
+        self._items.put_nowait(Failure(CancelledError("the client has disconnected")))
 
     @property
     def cancelled(self) -> bool:
@@ -118,7 +118,7 @@ class Ticket:
     def report(self, done: int, total: int) -> None:
         """Progress of a prefill; raises CancelledError to end one that nobody waits for."""
         if self.cancelled:
-            raise CancelledError("the client has gone")
+            raise CancelledError("the client has disconnected")
         self._put(PrefillProgress(done, total))
 
     def _run(self) -> None:
@@ -172,7 +172,7 @@ class Engine:
             if self._closing:
                 raise ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
             if len(self._waiting) >= self._max_queue:
-                message = f"{len(self._waiting)} requests are waiting already; try again later"
+                message = f"{len(self._waiting)} requests are already waiting; try again later"
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1)
             self._waiting.push(client, ticket)
             self._changed.notify()
@@ -204,7 +204,7 @@ class Engine:
             ticket.cancel()
         self._thread.join(seconds)
         if self._thread.is_alive():
-            logger.error("the request in work did not end within %g seconds", seconds)
+            logger.error("the running request did not end within %g seconds", seconds)
             if running is not None:
                 running._put(Failure(CancelledError("the server is shutting down")))
 

@@ -126,7 +126,7 @@ def as_api_error(
     if isinstance(error, NonFiniteError):
         logger.error("a request failed: %s", one_line(error))
         what = text.partition(";")[0]  # the rest is advice for who calls the library
-        return ApiError(500, f"the model computed values that are no numbers: {what}", code="model_failure")
+        return ApiError(500, f"the model computed values that are not finite: {what}", code="model_failure")
     if isinstance(error, (RecursionError, UnicodeError, OverflowError)):
         what = "is nested too deeply" if isinstance(error, RecursionError) else "holds text or numbers out of range"
         logger.warning("a request was refused: %s", one_line(error))

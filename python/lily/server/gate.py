@@ -46,7 +46,9 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and "content-length" in headers:
-            raise ApiError(400, "a request has a Content-Length or a Transfer-Encoding, not both", code="invalid_http")
+            raise ApiError(
+                400, "a request must not have both a Content-Length and a Transfer-Encoding", code="invalid_http"
+            )
         self._check_host(headers, scope)
         self._check_origin(headers)
 

@@ -56,7 +56,7 @@ class _Steps:
         """The value of the whole text."""
         value = self._value(0)
         if self._next():
-            raise ValueError("text behind the value")
+            raise ValueError("text after the value")
         return value
 
     @property

@@ -51,7 +51,7 @@ class LingeringTransport:
         try:
             self._transport.write_eof()
             self._transport.resume_reading()
-        except (OSError, RuntimeError, NotImplementedError):  # the client has gone; TLS has no such end
+        except (OSError, RuntimeError, NotImplementedError):  # the client has disconnected; TLS has no such end
             self._transport.close()
             return
         self._left = self._most_bytes

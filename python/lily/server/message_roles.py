@@ -49,7 +49,7 @@ def _known(place: str, message: Any, warnings: Warnings, strict: bool) -> Mappin
     if not isinstance(message, Mapping):
         if strict:
             raise ApiError(400, f"{place} must be an object", param=place, code="invalid_value")
-        warnings.add(f"{place} is left out, since it is no message")
+        warnings.add(f"{place} is left out, because it is not a message")
         return None
     given = message.get("role")
     role = _BY_NAME.get(given.strip().lower()) if isinstance(given, str) else None
@@ -59,7 +59,7 @@ def _known(place: str, message: Any, warnings: Warnings, strict: bool) -> Mappin
             known = "system, developer, user, assistant and tool"
             raise ApiError(400, f"{place} has the role {shown}; roles are {known}", param=place, code="invalid_value")
         role = _likely_role(message)
-        warnings.add(f"{place} has the role {shown}, which is taken for {role}")
+        warnings.add(f"{place} has the role {shown}, which is treated as {role}")
     changed = {} if role == given else {"role": role}
     changed |= _content_elsewhere(message)
     return {**message, **changed} if changed else message

@@ -65,7 +65,10 @@ def _logit_bias(fields: Fields, vocabulary: int) -> dict[int, float] | None:
         return None
     if len(bias) > vocabulary:
         raise ApiError(
-            400, f"logit_bias has {len(bias)} entries for {vocabulary} tokens", param="logit_bias", code="invalid_value"
+            400,
+            f"logit_bias has {len(bias)} entries, but the vocabulary has {vocabulary} tokens",
+            param="logit_bias",
+            code="invalid_value",
         )
     checked = {}
     for token, value in bias.items():
@@ -146,7 +149,7 @@ def stops_of(service: Service, fields: Fields) -> tuple[str, ...]:
         if token in model.stop_tokens or not text:
             continue
         if model.tokenizer.is_special(token) or "\ufffd" in text:
-            fields.warnings.add(f"stop_token_ids: {token} is ignored, since it is no text")
+            fields.warnings.add(f"stop_token_ids: {token} is ignored, because it has no text")
         elif text not in stops:
             stops = (*stops, text)
     return stops

@@ -51,7 +51,7 @@ def _paths() -> dict[str, Any]:
         **_stored_responses(),
         "/v1/messages": _post("Answers a conversation.", _messages_body("max_tokens"), streams=True, error="Anthropic"),
         "/v1/messages/count_tokens": _post("Counts tokens.", _messages_body(), error="Anthropic"),
-        "/tokenize": _post("Ids of a text.", _body(["prompt"], prompt=_TEXT, parse_special=_FLAG)),
+        "/tokenize": _post("Token ids of a text.", _body(["prompt"], prompt=_TEXT, parse_special=_FLAG)),
         "/detokenize": _post("Text of ids.", _body(["tokens"], tokens=_IDS)),
         "/v1/models": _get("Names of the model."),
         "/v1/models/{name}": {**_get("One name of the model."), "parameters": [one_model]},
@@ -72,9 +72,12 @@ def _stored_responses() -> dict[str, Any]:
     ]
     deletion = {"delete": _get("Forgets a response.")["get"]}
     return {
-        path: {**_get("A response that is kept."), **deletion, **named},
-        f"{path}/input_items": {**_get("The items of its request."), "parameters": [*named["parameters"], *query]},
-        f"{path}/cancel": {**_post("Cancels nothing: a response that is kept is complete.", _OBJECT), **named},
+        path: {**_get("A stored response."), **deletion, **named},
+        f"{path}/input_items": {
+            **_get("The input items of a stored response."),
+            "parameters": [*named["parameters"], *query],
+        },
+        f"{path}/cancel": {**_post("Cancels nothing: stored responses are complete.", _OBJECT), **named},
     }
 
 
@@ -217,10 +220,10 @@ def _get(summary: str, kind: str = "application/json") -> dict[str, Any]:
 _STATUSES = {
     "400": "The request is not valid; the error names the parameter.",
     "401": "The key is missing or wrong.",
-    "403": "Web pages of this origin may not call.",
+    "403": "Requests from web pages of this origin are not allowed.",
     "404": "There is no such model or response.",
     "413": "The body is too long, or the prompt needs too much memory.",
-    "429": "Too many requests wait.",
+    "429": "Too many requests are waiting.",
     "503": "The server is shutting down.",
 }
 

@@ -51,7 +51,7 @@ class _Job:
     def check(self) -> None:
         """Raise CancelledError if nobody waits for the result."""
         if self.cancelled:
-            raise CancelledError("nobody waits for this request any more")
+            raise CancelledError("the client no longer waits for this request")
 
     def finish(self, value: Any, error: BaseException | None) -> None:
         """Give the result, unless there is one; for the event loop."""
@@ -78,7 +78,7 @@ class Preparation:
         self._closing = False
 
     async def run(self, call: Call, function: Callable[[Callable[[], None]], T]) -> T:
-        """What `function` returns, which gets a function that raises when the client has gone.
+        """What `function` returns, which gets a function that raises when the client has disconnected.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class Preparation:
         job = _Job(lambda: function(job.check), call.client)
         self._submit(job)
         job.timer = job.loop.call_later(min(_LONG, _MOST_SECONDS), self._look_at, job)
-        with call.when_left(lambda: self._cancel(job, CancelledError("the client has gone"))):
+        with call.when_left(lambda: self._cancel(job, CancelledError("the client has disconnected"))):
             try:
                 result: T = await job.result
             finally:
@@ -123,7 +123,7 @@ class Preparation:
             if self._closing:
                 raise ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
             if len(self._waiting) >= self._most_waiting:
-                message = f"{len(self._waiting)} requests wait to be prepared already; try again later"
+                message = f"{len(self._waiting)} requests are already waiting to be prepared; try again later"
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=1)
             self._waiting.push(job.client, job)
             self._changed.notify()

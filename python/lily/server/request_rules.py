@@ -53,13 +53,13 @@ _ACCOUNT = (
 _GRAMMARS = {
     "structural_tag": "it is not supported; give tools, or a response_format",
 }
-_MODERATION = "this server does not moderate"
-_VERBOSITY = "say in the prompt how long the answer is to be"
+_MODERATION = "this server does no moderation"
+_VERBOSITY = "ask in the prompt for the length that you want"
 _SEARCH = "this server does not search the web"
 _SAMPLERS = {
     "min_tokens": "an answer ends when the model ends it",
     "ignore_eos": "an answer ends when the model ends it",
-    "typical_p": "this sampler is not there; top_p, top_k and min_p are",
+    "typical_p": "this sampler is not supported; use top_p, top_k or min_p",
 }
 
 CHAT_RULES = FieldRules(
@@ -73,7 +73,7 @@ RESPONSES_RULES = FieldRules(
         "access_programs": "this server has none",
         "background": "the response is complete when it is returned",
         "background_options": "the response is complete when it is returned",
-        "context_management": "leave out items, or sum them up, when the context is full",
+        "context_management": "when the context is full, leave out items or summarize them",
         "image": "this model reads text only",
         "moderation": _MODERATION,
         **_SAMPLERS,
@@ -103,12 +103,12 @@ MESSAGES_RULES = FieldRules(
         "workspace_id",
     ),
     warned={
-        "cache_control": "every prompt is cached by itself",
+        "cache_control": "every prompt is cached automatically",
         "container": "this server runs no containers",
-        "context_management": "the messages are taken as they are",
+        "context_management": "messages are used unchanged",
         "fallbacks": "this server has one model",
         "mcp_servers": "this server calls no other servers; the client's own tools work",
-        "speed": "this server has one speed",
+        "speed": "this server has only one speed",
     },
-    refused={"compaction": "this server does not sum up conversations; ask for it in a message"},
+    refused={"compaction": "this server does not summarize conversations; ask for a summary in a message"},
 )

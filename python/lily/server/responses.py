@@ -133,7 +133,7 @@ async def stored_response(service: Service, request: Request, fields: Fields) ->
     """GET /v1/responses/ID."""
     del fields
     if request.query_params.get("stream") == "true":
-        raise ApiError(400, "a response that is kept is complete; it is not streamed again", param="stream")
+        raise ApiError(400, "a stored response is complete; it cannot be streamed again", param="stream")
     stored = service.responses.get(request.path_params["response_id"], _owner(service, request))
     return JsonResponse(stored.body)
 
@@ -150,7 +150,9 @@ async def cancel_response(service: Service, request: Request, fields: Fields) ->
     """POST /v1/responses/ID/cancel: there is nothing to cancel, since each response that is kept is complete."""
     del fields
     service.responses.get(request.path_params["response_id"], _owner(service, request))
-    raise ApiError(400, "Only background responses can be cancelled; close the stream of another one.", code="invalid")
+    raise ApiError(
+        400, "Only background responses can be cancelled; to end another one, close its stream.", code="invalid"
+    )
 
 
 async def list_input_items(service: Service, request: Request, fields: Fields) -> Response:

@@ -112,7 +112,7 @@ class ResponsesReader:
         if self._strict and (known is None or not _is_described(item)):
             raise _invalid(place, "an item is an object and has a type")
         if known is None:
-            self._warnings.add(f"{place} is left out, since it is no item")
+            self._warnings.add(f"{place} is left out, because it is not an item")
         return known
 
     def _item(self, place: str, item: Mapping[str, Any], *, asked: bool, last: bool) -> None:

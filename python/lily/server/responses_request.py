@@ -133,7 +133,7 @@ def _logprobs(fields: Fields) -> tuple[int | None, bool]:
     include = fields.items("include") or []
     for name in include:
         if name not in (WITH_LOGPROBS, WITH_SEALED_REASONING):
-            fields.warnings.add(f"include: {str(name)[:80]} is ignored, since there is no such thing here")
+            fields.warnings.add(f"include: {str(name)[:80]} is ignored: this server has nothing of that name")
     top = fields.integer("top_logprobs", 0, 20)
     return top, WITH_LOGPROBS in include or bool(top)
 
@@ -141,7 +141,7 @@ def _logprobs(fields: Fields) -> tuple[int | None, bool]:
 def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
     text = fields.inner("text")
     if text.any("verbosity") not in (None, "medium"):
-        fields.warnings.add("text.verbosity is ignored: say in the prompt how long the answer is to be")
+        fields.warnings.add("text.verbosity is ignored: ask in the prompt for the length that you want")
     given = form_field(text, "format")
     service.finish_fields(text)
     given = form_of(fields) if given is None else known_form(fields, given)

@@ -45,20 +45,20 @@ def warn_of_free_parameters(functions: Sequence[Mapping[str, Any]], names: set[s
         for keyword, where in _free_keywords(function["parameters"]):
             count += 1
             if count > _MOST:
-                warnings.add("tools: and more keywords that the calls are not held to")
+                warnings.add("tools: further keywords are not enforced on calls")
                 return
-            warnings.add(f"tools: no call of {function['name'][:80]} is held to {keyword}{where}")
+            warnings.add(f"tools: calls of {function['name'][:80]} are not checked for {keyword}{where}")
 
 
 def _free_keywords(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for keyword in _OF_OBJECTS:
         if schema.get(keyword) is not None:
-            yield keyword, " of its arguments"
+            yield keyword, " of the arguments"
     given = schema.get("properties")
     properties: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     required = schema.get("required")
     if isinstance(required, list) and any(isinstance(one, str) and one not in properties for one in required):
-        yield "required", " of its arguments, which has names that are not in properties"
+        yield "required", " of the arguments, which has names that are not in properties"
     references = References(schema)
     for name, inner in properties.items():
         leaves = [leaf for leaf in leaf_schemas(inner, references) if isinstance(leaf, Mapping)]

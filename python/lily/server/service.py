@@ -83,7 +83,7 @@ class Service:
             raise ApiError(
                 404,
                 f"The model '{name[:200]}' does not exist; this server has {', '.join(self.names)} "
-                "(option --any-model: answer to any name).",
+                "(with --any-model it accepts any name).",
                 param="model",
                 code="model_not_found",
             )

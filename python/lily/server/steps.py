@@ -16,7 +16,7 @@ class Steps:
     Attributes
     ----------
     check : callable
-        Raises CancelledError if the client has gone.
+        Raises CancelledError if the client has disconnected.
     """
 
     def __init__(self, check: Callable[[], None], charge: Charge) -> None:

@@ -132,7 +132,7 @@ class RequestTools:
         if self._strict:
             raise unsupported(place, what)
         self._left_out.append(name)
-        self._warnings.add(f"{what}; the model is not told of it")
+        self._warnings.add(f"{what}; the model does not see it")
 
     def _add_custom(self, place: str, tool: Mapping[str, Any], namespace: str | None) -> None:
         text = {"type": "string", "description": "The whole input, as free text."}
@@ -206,7 +206,7 @@ class RequestTools:
         tools = allowed.get("tools")
         mode = allowed.get("mode", "auto")
         if not isinstance(tools, list) or mode not in ("auto", "required"):
-            raise _invalid(place, "allowed_tools has a list of tools, and the mode auto or required")
+            raise _invalid(place, "allowed_tools needs a list of tools, and the mode auto or required")
         names: set[str] = set()
         for tool in tools:
             body = tool if isinstance(tool, Mapping) else {}
@@ -216,7 +216,7 @@ class RequestTools:
                 names.add(self.given_name(name, body.get("namespace")))
         unknown = names - set(self._origins) - {one for one in self._left_out if isinstance(one, str)}
         if unknown:
-            raise _invalid(place, f"allows {min(unknown)[:80]!r}, which is none of the tools")
+            raise _invalid(place, f"allows {min(unknown)[:80]!r}, which is not one of the tools")
         self.functions = [one for one in self.functions if one["function"]["name"] in names]
         self._forbidden = set(self._origins) - names
         self._left_out += self._forbidden

@@ -46,13 +46,13 @@ def check_counts(model: Model, messages: Sequence[Any], tools: Any = None) -> No
         if isinstance(one.get(name), list)
     )
     if parts > _MOST_PARTS:
-        raise InvalidArgumentError(f"messages: they have {parts} parts; {_MOST_PARTS} are allowed")
+        raise InvalidArgumentError(f"messages: they have {parts} parts; at most {_MOST_PARTS} are allowed")
 
 
 def check_tools(tools: Any) -> None:
     """Raise InvalidArgumentError if there are too many tools."""
     if isinstance(tools, Sequence) and len(tools) > _MOST_TOOLS:
-        raise InvalidArgumentError(f"tools: there are {len(tools)} of them; {_MOST_TOOLS} are allowed")
+        raise InvalidArgumentError(f"tools: there are {len(tools)} of them; at most {_MOST_TOOLS} are allowed")
 
 
 def characters_of(value: Any) -> int:

@@ -54,7 +54,7 @@ class ChatTemplate:
             raise TemplateError(f"special_tokens must be a mapping, not a {type(special_tokens).__name__}")
         if len(source) > TEMPLATE_LIMIT:
             raise TemplateError(
-                f"{show_path(origin)}: {len(source)} characters are too many for a template (limit {TEMPLATE_LIMIT})"
+                f"{show_path(origin)}: {len(source)} characters exceed the limit for a template ({TEMPLATE_LIMIT})"
             )
         self._source = source
         self._origin = origin

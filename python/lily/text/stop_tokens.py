@@ -59,11 +59,11 @@ def _ids(path: Path, field: str, value: Any, vocab_size: int) -> set[int]:
         if isinstance(entry, bool) or not isinstance(entry, int):
             raise ConfigError(
                 f"{show_path(path)}: {field} must be an integer, a list of integers or null, but "
-                f"holds {show_value(entry)}"
+                f"contains {show_value(entry)}"
             )
         if not 0 <= entry < vocab_size:
             raise ConfigError(
-                f"{show_path(path)}: {field} holds {show_value(entry)}, outside the vocabulary of {vocab_size} ids"
+                f"{show_path(path)}: {field} contains {show_value(entry)}, outside the vocabulary of {vocab_size} ids"
             )
     return set(entries)
 

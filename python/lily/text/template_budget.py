@@ -43,7 +43,7 @@ class _Budget:
             raise SecurityError(f"a text of more than {OUTPUT_LIMIT} characters is not allowed")
         self._characters -= characters
         if self._characters < 0:
-            raise SecurityError(f"the template makes texts of more than {_CHARACTERS} characters in all")
+            raise SecurityError(f"the texts that the template makes exceed {_CHARACTERS} characters in total")
         if characters > REPEAT_LIMIT:
             self._check_time()
 
@@ -105,5 +105,5 @@ def text_size(value: Any) -> int:
             total += item.bit_length() // 3 if isinstance(item, int) else 8
         nodes += 1
         if nodes > _NODES or total > OUTPUT_LIMIT or len(stack) > 4 * _NODES:
-            raise SecurityError("a value is too large to be written out")
+            raise SecurityError("a value is too large to be rendered")
     return total + 4 * nodes

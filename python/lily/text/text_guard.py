@@ -79,7 +79,9 @@ class TextGuard:
         joined = [_in_one_text(message) for message in given]
         if joined != given:  # a tag that an answer's parts make together is one that it holds whole
             return self.render(template, joined, tools, **variables)
-        raise TemplateError("the chat template acts on control tokens in messages, which is not safe; remove them")
+        raise TemplateError(
+            "the chat template reacts to control tokens in messages, which is not safe; remove them from the messages"
+        )
 
     def encode(self, text: str) -> list[int]:
         """The ids of a guarded prompt: those of its tokens that are not marked, and of the texts between them."""

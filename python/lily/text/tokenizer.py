@@ -217,7 +217,7 @@ class Tokenizer:
             text = self._tokenizer.id_to_token(int(token))
         if text is None:
             raise InvalidArgumentError(
-                f"token id {quoted(token)} stands for no token of {self._origin} (ids 0 to {self._vocab_size - 1})"
+                f"token id {quoted(token)} is not a token of {self._origin} (ids 0 to {self._vocab_size - 1})"
             )
         byte_of = _byte_of_character()
         try:
