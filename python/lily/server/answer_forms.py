@@ -15,14 +15,14 @@ from lily.server.fields import Fields
 __all__ = ["form_field", "form_of", "known_form"]
 
 _MOST_CHOICES = 1024
-_LONGEST_RULES = 10_000  # characters of a grammar that is converted, which takes time for their square
-_RULES = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # of GBNF and EBNF; else it is Lark's form already
+_LONGEST_RULES = 10_000  # characters of a grammar to convert; the time grows with their square
+_RULES = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # marks GBNF and EBNF; anything else is Lark already
 
 
 def form_of(fields: Fields) -> dict[str, Any] | None:
-    """The form that a request asks for: `response_format`, or what peers call it.
+    """The answer format that a request asks for: `response_format`, or other servers' names for it.
 
-    The first one counts, in the order of this list; others that are given get a warning.
+    The first one in the order of this list counts; the others get a warning.
     """
     inner = fields.inner("structured_outputs")
     given: dict[str, dict[str, Any] | None] = {
@@ -62,7 +62,7 @@ def form_field(fields: Fields, name: str) -> dict[str, Any] | None:
 
 
 def known_form(fields: Fields, form: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A response format in the library's terms; peers write some of them otherwise."""
+    """A response format in the library's terms; other servers write some of them differently."""
     if form is None:
         return None
     kind = form.get("type")
@@ -127,7 +127,7 @@ def _grammar(fields: Fields, name: str) -> dict[str, Any] | None:
 
 
 def _as_lark(text: str, name: str) -> str:
-    """A grammar in Lark's form, from the form of llama.cpp and XGrammar if it has that."""
+    """A grammar in Lark's syntax, converted from that of llama.cpp and XGrammar if necessary."""
     if _RULES.search(text) is None:
         return text
     if len(text) > _LONGEST_RULES:
@@ -141,5 +141,5 @@ def _as_lark(text: str, name: str) -> str:
 
     try:
         return str(gbnf_to_lark(text))
-    except Exception as error:  # the library raises plain ones
+    except Exception as error:  # the library raises plain exceptions
         raise ApiError(400, f"{name} is not valid: {str(error)[:300]}", param=name, code="invalid_value") from error

@@ -14,7 +14,7 @@ from lily.server.request_warnings import Warnings
 
 __all__ = ["added_tools", "read_anthropic_messages", "read_system"]
 
-# A coding client begins its system prompt with a line that differs in every request; no prefix would ever match.
+# Coding clients begin their system prompt with a line that differs in every request; with it no prefix would match.
 _BILLING_HEADER = "x-anthropic-billing-header:"
 
 
@@ -43,7 +43,7 @@ def read_anthropic_messages(
     reader, warnings
         Of the request.
     strict
-        Refuse messages with the role system, in the words by which clients fall back, and with roles nobody knows.
+        Refuse unknown roles, and the role system with the wording that makes clients fall back.
     """
     history = History(warnings)
     if system:
@@ -82,7 +82,7 @@ def added_tools(messages: Sequence[Any]) -> list[Any]:
 
 
 def _blocks(content: Any) -> list[Any]:
-    """The blocks of a content, which may be a text or one block as well."""
+    """The blocks of a content, which may also be a text or a single block."""
     if isinstance(content, list):
         return content
     if isinstance(content, Mapping) and not is_part(content):
@@ -93,7 +93,7 @@ def _blocks(content: Any) -> list[Any]:
 def _add_user(history: History, place: str, blocks: list[Any], reader: PartReader, *, asked: bool) -> None:
     texts: list[str] = []
     results = 0
-    asked = asked and not any(map(is_result, blocks))  # beside results, an image is what a tool made
+    asked = asked and not any(map(is_result, blocks))  # an image beside results was made by a tool
     for at, block in enumerate(blocks):
         where = f"{place}.content.{at}"
         if is_result(block):
@@ -117,7 +117,7 @@ def _add_results(history: History, place: str, message: Mapping[str, Any], reade
 
 def _answer(place: str, message: Mapping[str, Any], reader: PartReader, warnings: Warnings) -> dict[str, Any]:
     blocks = _blocks(message.get("content"))
-    answer = answer_of(place, {**message, "content": None}, reader, warnings)  # what stands beside the blocks
+    answer = answer_of(place, {**message, "content": None}, reader, warnings)  # fields beside the blocks
     calls = answer.pop("tool_calls", [])
     texts: list[str] = []
     thoughts: list[str] = []

@@ -25,7 +25,7 @@ _THINKING = ("enabled", "adaptive", "auto", "between_tools", "disabled")
 
 
 def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
-    """The conversation, tools and options of a Messages request, but for max_tokens."""
+    """The conversation, tools and options of a Messages request, without max_tokens."""
     strict = service.options.strict
     reader = PartReader(fields.warnings, strict=strict, check=steps.check)
     system = read_system(fields.any("system"), reader)
@@ -100,9 +100,9 @@ def _thinking(service: Service, fields: Fields) -> tuple[bool, int | None]:
 
 
 def _format(service: Service, fields: Fields) -> dict[str, Any] | None:
-    """The form of the answer, which the API has had in two places."""
+    """The format of the answer; the API has had it in two places."""
     config = fields.inner("output_config")
-    config.ignore("effort")  # this model thinks or does not
+    config.ignore("effort")  # this model can only think or not think
     config.ignore_warned({"task_budget": "use max_tokens and thinking.budget_tokens to limit an answer"})
     given = known_form(config, form_field(config, "format"))
     older = known_form(fields, form_field(fields, "output_format"))

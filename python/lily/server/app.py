@@ -37,7 +37,7 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
     Parameters
     ----------
     model
-        The model; it stays the caller's, who closes it after the application.
+        The model. The caller keeps it, and closes it after the application has ended.
     options
         See `ServerOptions`.
 
@@ -46,12 +46,12 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
     TokenizerError, TemplateError
         The checkpoint has no tokenizer or chat template.
     InvalidArgumentError
-        What was given is no model, or these are no options.
+        `model` is not a model, or `options` are not options.
     """
     if not isinstance(model, Model):
         raise InvalidArgumentError(f"model must be a lily.Model, not a {type(model).__name__}")
     options = checked_options(options)
-    _ = model.tokenizer, model.chat_template  # missing files are told now and not to a client
+    _ = model.tokenizer, model.chat_template  # missing files are reported now, not to a client
     service = Service(model, options)
 
     @contextlib.asynccontextmanager
@@ -76,7 +76,7 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
         middleware=[gate, cors] if options.cors_origins or options.allow_desktop else [gate],
         exception_handlers={HTTPException: _no_such_route},
     )
-    app.router.redirect_slashes = False  # the redirection would name the host of the request
+    app.router.redirect_slashes = False  # the redirect would contain the request's host
     app.state.service = service
     return app
 
@@ -131,7 +131,7 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
 
 
 async def _in_thread(function: Callable[[], None]) -> None:
-    """Call a function that waits; its thread keeps no process alive."""
+    """Call a function that blocks, in a thread that does not keep the process alive."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
 

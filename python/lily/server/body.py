@@ -15,23 +15,23 @@ from lily.server.options import ServerOptions
 
 __all__ = ["ClientLeftError", "read_body"]
 
-_LEAST_RATE = 1 << 16  # bytes a second that a long body must keep up
+_LEAST_RATE = 1 << 16  # bytes a second that a long body must sustain
 _LONGEST_LENGTH = 18  # digits
 
 
 class ClientLeftError(Exception):
-    """The client went before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 async def read_body(receive: Receive, headers: Headers, charge: Charge, options: ServerOptions) -> bytearray:
-    """The whole body; its bytes are charged as they come.
+    """The whole body; its bytes are charged as they arrive.
 
     Raises
     ------
     ApiError
-        408: it does not come. 413: it is too long. 415: it is compressed. 503: other requests hold the memory.
+        408: it does not arrive in time. 413: it is too long. 415: it is compressed. 503: other requests use the memory.
     ClientLeftError
-        The client has gone.
+        The client has disconnected.
     """
     most = options.max_request_bytes
     too_long = ApiError(413, f"the request's body exceeds {most} bytes", code="request_too_large")

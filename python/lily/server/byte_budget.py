@@ -1,4 +1,4 @@
-"""The bytes that all requests together may hold, from the first byte of a body to the end of its answer."""
+"""The memory that all requests together may use, from the first byte of a body to the end of its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lily.server.errors import ApiError
 __all__ = ["ByteBudget", "Charge", "parsed_bytes"]
 
 _SMALL = 1 << 20
-_STEP = 1 << 20  # bytes that are searched at once, while no other thread runs
+_STEP = 1 << 20  # bytes searched at once; no other thread runs meanwhile
 _COMMA, _LIST, _OBJECT = 96, 48, 128  # bytes of a value in a container, and of the containers
 _ASTRAL = tuple(bytes([first]) for first in range(0xF0, 0xF5))  # first bytes of characters beyond U+FFFF
 
@@ -24,12 +24,12 @@ class ByteBudget:
 
     @property
     def most_of_large(self) -> int:
-        """What requests that are not small may hold together."""
+        """Bytes that large requests may use together."""
         return self.most - self.most // 4
 
 
 class Charge:
-    """The bytes that one request holds; any thread may change it."""
+    """The bytes charged to one request; any thread may change them."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
@@ -38,12 +38,12 @@ class Charge:
         self.largest = 0  #: that it ever was
 
     def resize(self, size: int) -> None:
-        """Hold `size` bytes from here on; nothing once the charge was released.
+        """Set the charge to `size` bytes; does nothing after `release`.
 
         Raises
         ------
         ApiError
-            413: no request may hold that many. 503: other requests hold too many; the charge is as before.
+            413: no request may have that many. 503: other requests have too many; the charge is unchanged.
         """
         budget = self._budget
         most = budget.most if size <= _SMALL else budget.most_of_large
@@ -57,7 +57,7 @@ class Charge:
             self.largest = max(self.largest, size)
 
     def release(self) -> None:
-        """Hold nothing any more."""
+        """Release the charge."""
         with self._budget.lock:
             self._released = True
             self._budget.used -= self.size
@@ -68,7 +68,7 @@ def parsed_bytes(data: bytes | bytearray) -> int:
     """About how many bytes the value of a JSON text takes, at most."""
     width = 1
     if not data.isascii() or b"\\u" in data:
-        # One character decides how wide all characters of its string are.
+        # One wide character makes all characters of its string wide.
         width = 4 if b"\\u" in data or any(first in data for first in _ASTRAL) else 2
     size = len(data) * width
     for start in range(0, len(data), _STEP):

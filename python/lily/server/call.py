@@ -1,4 +1,4 @@
-"""One request in progress: who asks, whether they are still there, and the memory that it holds."""
+"""One request in progress: its client, whether the client is still connected, and the memory charged to it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Call:
         request.scope[_KEY] = self
 
     def watch(self, receive: Receive) -> None:
-        """Notice from here on when the client goes; the body must have been read."""
+        """Watch for the client to disconnect; the body must have been read."""
         self._watching = asyncio.create_task(self._watch(receive))
 
     @contextlib.contextmanager
     def when_left(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` if the client goes within the block, or has gone."""
+        """Call `callback` if the client disconnects within the block, or has done so before."""
         self._callbacks.append(callback)
         try:
             if self.left:
@@ -43,7 +43,7 @@ class Call:
             self._callbacks.remove(callback)
 
     def end(self) -> None:
-        """The request holds nothing any more."""
+        """Release what the request holds."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None

@@ -112,7 +112,7 @@ def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
 
 
 def _check_continuation(fields: Fields, begun: bool, *, strict: bool) -> None:
-    """Peers' names for going on with the last message; here an answer at the end is always gone on with."""
+    """Other servers' options for continuing the last message; here an answer at the end is always continued."""
     goes_on = fields.flag("continue_final_message", begun)
     new_turn = fields.flag("add_generation_prompt", not begun)
     if goes_on and not begun:
@@ -167,7 +167,7 @@ def _logprobs(fields: Fields) -> int | None:
 
 
 class _CallWriter:
-    """Writes calls as the client made its tools known: as functions, as custom tools, or as the older function_call."""
+    """Writes calls in the client's form for the tool: a function, a custom tool, or the older function_call."""
 
     def __init__(self, tools: RequestTools | None, *, legacy: bool) -> None:
         self._tools = tools
@@ -175,11 +175,11 @@ class _CallWriter:
 
     @property
     def writes_pieces(self) -> bool:
-        """Whether pieces of calls can be streamed as they come."""
+        """Whether pieces of calls can be streamed as they arrive."""
         return not self._legacy
 
     def is_whole(self, name: str) -> bool:
-        """Whether a call is only written when it is complete, since its text is not that of its arguments."""
+        """Whether a call is written only when complete, because its text is not the text of its arguments."""
         return self._tools is not None and self._tools.is_custom(name)
 
     def entry(self, call: ToolCall) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class _CallWriter:
         return {"tool_calls": [self.entry(call) for call in calls]}
 
     def finish_reason(self, reason: str) -> str:
-        """As the client knows it."""
+        """The tool's name as the client knows it."""
         return "function_call" if self._legacy and reason == "tool_calls" else reason
 
 
@@ -279,7 +279,7 @@ class _ChunkFormat:
         return {"index": len(ids) - 1, "id": event.id, "type": "function", "function": function}
 
     def _whole_call(self, choice: int, call: ToolCall) -> Iterator[bytes]:
-        """A call of which no pieces were written."""
+        """A call that was not written in pieces."""
         ids = self._calls.setdefault(choice, [])
         if not self._writer.writes_pieces:
             yield self._chunk(choice, self._writer.fields([call]))

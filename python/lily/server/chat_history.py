@@ -38,7 +38,7 @@ _NO_RESULT = "(no result)"
 
 
 class History:
-    """A conversation in the making: messages, and where in the request each of them is.
+    """A conversation under construction: its messages, and the place of each in the request.
 
     Attributes
     ----------
@@ -59,18 +59,19 @@ class History:
         self.places.append(place)
 
     def finish(self, *, strict: bool, keep_thinking: bool = False) -> bool:
-        """Bring the conversation into a form that can be answered; whether the answer has begun with the last message.
+        """Make the conversation answerable. Returns whether the last message is the beginning of the answer.
 
-        Empty answers are dropped: at the end, and before a question. Calls at the end get results that say that there
-        are none. A conversation whose beginning was cut off, so that it begins with an answer or has no question, gets
-        an empty one.
+        Empty answers are dropped: at the end, and before a question. Calls at the end get results which say that there
+        are none. A conversation that begins with an answer or has no question, because its beginning was cut off, gets
+        an empty question.
 
         Parameters
         ----------
         strict
-            Refuse system messages within the conversation, and leave the rest as it is.
+            Refuse system messages within the conversation, and change nothing else.
         keep_thinking
-            Whether the thinking of earlier answers reaches the prompt, so that one of nothing else is not empty.
+            Whether the thinking of earlier answers reaches the prompt; if so, an answer with only thinking is not
+            empty.
         """
         while self.messages and _is_empty_answer(self.messages[-1]):
             self.messages.pop()
@@ -93,7 +94,7 @@ class History:
         return bool(self.messages[-1]["role"] == "assistant")
 
     def _drop_silent_answers(self, keep_thinking: bool) -> None:
-        """Leave out answers without words that a question follows, such as those that were cut in their thinking.
+        """Leave out answers without text that are followed by a question, such as those cut off in their thinking.
 
         The template would drop their thinking, and an empty turn is an example that the model may follow.
         """
@@ -145,7 +146,7 @@ def _is_empty_answer(message: Mapping[str, Any]) -> bool:
 
 
 def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Warnings, *, strict: bool) -> History:
-    """The conversation; an ApiError names what the user asks now and nobody can read, and with `strict` more."""
+    """The conversation; an ApiError for unreadable parts of the current message, and with `strict` for all others."""
     history = History(warnings)
     known = known_messages([f"messages[{at}]" for at in range(len(messages))], messages, warnings, strict=strict)
     turns = [place for place, one in known if one["role"] in ("user", "assistant")]
@@ -166,7 +167,7 @@ def read_chat_messages(messages: Sequence[Any], reader: PartReader, warnings: Wa
 
 
 def _add_blocks(history: History, place: str, blocks: list[Any], reader: PartReader) -> None:
-    """Results of tools, and behind them what the user says beside: an image there is what a tool made."""
+    """Tool results, followed by what the user says beside them; an image there was made by a tool."""
     texts = []
     for at, block in enumerate(blocks):
         where = f"{place}.content[{at}]"
@@ -179,7 +180,7 @@ def _add_blocks(history: History, place: str, blocks: list[Any], reader: PartRea
 
 
 def content_blocks(message: Mapping[str, Any]) -> list[Any]:
-    """The blocks of a message's content, which may be one block as well."""
+    """The blocks of a message's content, which may also be a single block."""
     content = message.get("content")
     return content if isinstance(content, list) else [content]
 
@@ -195,7 +196,7 @@ def result_of_block(
     """The message that such a block stands for; `join` as for `PartReader.text`."""
     text = reader.text(f"{where}.content", block.get("content"), join=join)
     if block.get("is_error") is True and not text.lower().startswith("error"):
-        text = f"Error: {text}"  # the template has no other place to say so
+        text = f"Error: {text}"  # the template has no other place for it
     given = block.get("tool_use_id")
     return {"role": "tool", "tool_call_id": None if given is None else str(given), "content": text}
 
@@ -241,7 +242,7 @@ def answer_of(place: str, message: Mapping[str, Any], reader: PartReader, warnin
 
 
 def _is_inner(part: Any) -> bool:
-    """Whether a part is thinking or a call, which are no content."""
+    """Whether a part is thinking or a call, and so not content."""
     return isinstance(part, Mapping) and part.get("type") in (*_THINKING_PARTS, "tool_use")
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/completions: continues prompts as they are, without a chat template."""
+"""POST /v1/completions: continues raw prompts, without a chat template."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ __all__ = ["completions"]
 
 _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
 _MOST_PROMPTS = 64
-_ENTRY_BYTES = 400  # of memory for a token's log-probability, and for each of the most probable ones at its place
-_AT_ONCE = 4096  # tokens of prompts that are written without keeping the event loop
+_ENTRY_BYTES = 400  # bytes for a token's log-probability, and for each alternative at its place
+_AT_ONCE = 4096  # prompt tokens written at once, without blocking the event loop
 
 
 async def completions(service: Service, request: Request, fields: Fields) -> Response:
@@ -118,7 +118,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def _ids(service: Service, prompt: str | list[int], steps: Steps, *, room: bool) -> list[int]:
-    """The ids of a prompt, behind which there is room for one token more, if that is asked for."""
+    """The ids of a prompt; if asked for, there must be room for one more token."""
     ids = encoded(service.model, prompt, steps) if isinstance(prompt, str) else prompt
     if not ids:
         raise ApiError(400, "prompt must not be empty", param="prompt", code="invalid_value")

@@ -1,4 +1,4 @@
-"""The parts of messages that clients of the three APIs send, as text: what the model cannot read gets a placeholder."""
+"""Message parts of all three APIs as text; a placeholder replaces what the model cannot read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXT_FIELDS = {
     "thinking": "thinking",
     "logs": "logs",
 }
-#: What a person sees or hears; a model that does not would answer something else than was asked.
+#: Images and sound: a model that cannot perceive them would answer a different question.
 _MEDIA = {
     "image": "image",
     "image_url": "image",
@@ -37,7 +37,7 @@ _MEDIA = {
     "input_video": "video",
 }
 _FILES = ("file", "input_file", "document")
-#: Fields that say nothing to a model: keys of caches and signatures, opaque contents.
+#: Fields that tell a model nothing: cache keys, signatures, opaque contents.
 _SILENT = ("cache_control", "prompt_cache_breakpoint", "signature", "caller", "citations", "annotations", "logprobs")
 _DEPTH = 16
 
@@ -48,11 +48,11 @@ class PartReader:
     Parameters
     ----------
     warnings
-        Told about each kind of part that became a placeholder.
+        Receives each kind of part that became a placeholder.
     strict
         Refuse such parts.
     check
-        Called before each content; what it raises ends the reading.
+        Called before each content; an exception ends the reading.
     """
 
     def __init__(self, warnings: Warnings, *, strict: bool, check: Callable[[], None] | None = None) -> None:
@@ -70,9 +70,9 @@ class PartReader:
         place
             Where it is in the request, for errors.
         asked
-            Whether it belongs to what the user asks now: images and sound in it are refused.
+            Whether it belongs to the user's current message, in which images and sound are refused.
         join
-            Makes one text of those of the parts; as chat templates do by default, which put nothing between them.
+            Joins the texts of the parts; by default as chat templates do, with nothing between them.
         """
         if self._check is not None:
             self._check()
@@ -122,7 +122,7 @@ class PartReader:
 
 
 def in_lines(texts: Iterable[str]) -> str:
-    """One text of several that stand for themselves: a new line between those that no white space parts."""
+    """Joins independent texts, with a new line wherever no white space separates them."""
     joined: list[str] = []
     for text in filter(None, texts):
         if joined and not joined[-1][-1].isspace() and not text[0].isspace():
@@ -140,7 +140,7 @@ def is_part(content: Mapping[str, Any]) -> bool:
 
 
 def placeholder(kind: str, part: Mapping[str, Any]) -> str:
-    """What the model sees of a part that it cannot read."""
+    """What the model sees in place of a part that it cannot read."""
     inner = part.get(kind)
     sources = [part, inner if isinstance(inner, Mapping) else {}]
     names = [source.get(field) for source in sources for field in ("filename", "title", "name", "file_id")]

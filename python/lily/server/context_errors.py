@@ -1,4 +1,4 @@
-"""Prompts that do not fit, in the words by which clients of each API know that: some then sum up the conversation."""
+"""Errors for prompts that do not fit, worded as each API's clients expect: some then summarize the conversation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _OF_MESSAGE = 64  # and to a message
 def too_long(tokens: int, most: int, param: str = "messages") -> ApiError:
     """The error for a prompt that has more tokens than the context holds.
 
-    Clients read the number to find out how much they have to leave out. So it is exact, or else one that the prompt
-    does not exceed, see `most_tokens`.
+    Clients read the number to find out how much to leave out. So it is exact or an upper bound, see `most_tokens`.
     """
     tokens = max(tokens, most + 1)
     return _error(
@@ -34,7 +33,7 @@ def too_long(tokens: int, most: int, param: str = "messages") -> ApiError:
 
 
 def most_tokens(messages: Sequence[Any], tools: Any = None) -> int:
-    """Tokens that the prompt of a conversation does not exceed, in time that a look at its texts takes.
+    """An upper bound for the tokens of a conversation's prompt, in the time of one look at its texts.
 
     No token is less than a byte of a text, and JSON spells what templates write as JSON.
     """
@@ -43,7 +42,7 @@ def most_tokens(messages: Sequence[Any], tools: Any = None) -> int:
 
 
 def as_too_long(text: str, param: str = "messages") -> ApiError:
-    """The error for a prompt of which the library says that it does not fit."""
+    """The error for a prompt that the library has found too long."""
     counted, maximum = _COUNTED.search(text), _MAXIMUM.search(text)
     if counted is None or maximum is None:
         return _error(param, text, f"prompt is too long: {text}")
@@ -51,7 +50,7 @@ def as_too_long(text: str, param: str = "messages") -> ApiError:
 
 
 def is_exact(text: str) -> bool:
-    """Whether the library's error has the number of tokens."""
+    """Whether the library's error contains the number of tokens."""
     counted = _COUNTED.search(text)
     return counted is not None and counted[2] == "tokens"
 

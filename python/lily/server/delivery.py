@@ -1,4 +1,4 @@
-"""Delivers what the engine produces: as one JSON body or as server-sent events, until the client goes."""
+"""Delivers what the engine produces, as one JSON body or as server-sent events, until the client disconnects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lily.server.service import Service
 
 __all__ = ["EventStream", "Reply", "StreamFormat", "collect_answers", "sse", "start_stream"]
 
-_LAST_SECONDS = 1.0  # for a client to take the error that ends its stream
+_LAST_SECONDS = 1.0  # seconds for a client to read the error that ends its stream
 
 
 class StreamFormat(Protocol):
@@ -37,7 +37,7 @@ class StreamFormat(Protocol):
         """An event of a choice."""
 
     def end(self, queue_seconds: float) -> Iterable[bytes]:
-        """After the last event of a request that waited that long."""
+        """After the last event, with the time that the request waited."""
 
     def error(self, error: ApiError) -> bytes:
         """Instead of the rest."""
@@ -60,7 +60,7 @@ class Reply:
 
 
 async def collect_answers(service: Service, request: Request, work: Work, choices: int) -> tuple[list[Reply], Ticket]:
-    """All answers of a request; the work ends early when the client goes."""
+    """All answers of a request; the work ends early if the client disconnects."""
     call = call_of(request)
     ticket = service.engine.submit(_counted(service, work), call.client)
     events: list[list[Event]] = [[] for _ in range(choices)]
@@ -94,7 +94,7 @@ def _logprobs_of(events: list[Event]) -> list[TokenLogprob]:
 
 
 async def start_stream(service: Service, request: Request, work: Work, form: StreamFormat) -> EventStream:
-    """A response that streams; what fails before anything is computed is raised here."""
+    """A streaming response; errors before anything is computed are raised here."""
     call = call_of(request)
     ticket = service.engine.submit(_counted(service, work), call.client)
     try:
@@ -109,7 +109,7 @@ async def start_stream(service: Service, request: Request, work: Work, form: Str
 
 
 class EventStream(LongResponse):
-    """Server-sent events of one ticket; a client that goes cancels it."""
+    """Server-sent events of one ticket, which is cancelled if the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -183,7 +183,7 @@ def _comment(prefill: PrefillProgress | None) -> bytes:
 
 @contextlib.contextmanager
 def _cancelled_at_end(call: Call, ticket: Ticket) -> Iterator[None]:
-    """Cancel a ticket at the end of the block, and when the client goes."""
+    """Cancel a ticket at the end of the block, or when the client disconnects."""
     try:
         with call.when_left(ticket.abandon):
             yield

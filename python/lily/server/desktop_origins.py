@@ -1,4 +1,4 @@
-"""Which origins are those of desktop shells and not of web pages."""
+"""Which origins belong to desktop shells and not to web pages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 __all__ = ["DESKTOP_ORIGINS", "is_desktop_origin"]
 
-#: Pages of the web have the schemes http and https, those of browser extensions others that end in "extension". Shells
-#: have schemes of their own; file:// is "null" to the server, and Tauri has a host name of its own on Windows.
+#: Web pages have the schemes http and https, browser extensions schemes that end in "extension". Shells have their own
+#: schemes; file:// is "null" to the server, and Tauri has its own host name on Windows.
 DESKTOP_ORIGINS = r"null|https?://tauri\.localhost|(?!https?:|[a-z-]*extension:)[a-z][a-z0-9+.-]*://.*"
 
 

@@ -25,7 +25,7 @@ from lily.server.service import Service
 __all__ = ["CLIENT_GONE", "Endpoint", "Handler", "LongResponse"]
 
 Handler = Callable[[Service, Request, Fields], Awaitable[Response]]
-CLIENT_GONE = 499  # the status that metrics count for a request whose client did not wait
+CLIENT_GONE = 499  # status counted for a request whose client disconnected
 _PARSED_AT_ONCE = 1 << 14  # bytes: a fraction of a millisecond
 
 
@@ -79,7 +79,7 @@ class Endpoint:
             return await self._handler(self._service, request, Fields(body))
         except asyncio.CancelledError:  # the server's time to shut down is over
             error = ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
-        except Exception as raised:  # every failure has an answer in the API's shape
+        except Exception as raised:  # every failure is answered in the API's shape
             self._service.note(raised)
             gone = call.left or isinstance(raised, ClientLeftError)
             error = ApiError(CLIENT_GONE, "the client has disconnected") if gone else as_api_error(raised)

@@ -1,4 +1,4 @@
-"""The one thread that uses the model, and the fair, bounded queue in front of it."""
+"""The single thread that uses the model, behind a fair, bounded queue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Engine", "Failure", "Finished", "Item", "PrefillProgress", "Ticket",
 
 logger = logging.getLogger("lily.server")
 
-_MOST_ITEMS = 8192  # that a client may leave unread
+_MOST_ITEMS = 8192  # bytes that a client may leave unread
 
 
 @dataclass(frozen=True)
 class PrefillProgress:
-    """Tokens of the prompt that are there, of all."""
+    """How many of the prompt's tokens have been computed."""
 
     done: int
     total: int
@@ -65,12 +65,12 @@ class Ticket:
     # -- for the event loop
 
     async def first(self, seconds: float) -> Item | None:
-        """The first item, which `next` gives again; None if there is none in time."""
+        """The first item, which `next` returns again; None if none comes in time."""
         self._first = await self.next(seconds)
         return self._first
 
     async def next(self, seconds: float | None = None) -> Item | None:
-        """The next item; None if there is none in time. The last one is `Finished` or `Failure`."""
+        """The next item; None if none comes in time. The last one is `Finished` or `Failure`."""
         if self._first is not None:
             item, self._first = self._first, None
             return item
@@ -84,7 +84,7 @@ class Ticket:
     def cancel(self) -> None:
         """End the work within one token, or one chunk of the prompt; does nothing once it is over.
 
-        A request that waits leaves the queue at once, with all that it holds.
+        A waiting request leaves the queue at once, with all that it holds.
         """
         self._cancelled.set()
         if self._engine._remove(self):
@@ -95,7 +95,7 @@ class Ticket:
             cancel_work()
 
     def abandon(self) -> None:
-        """Cancel, and let whoever waits for an item go on at once, even if the work is in a long call."""
+        """Cancel, and wake up whoever waits for an item at once, even if the work is in a long call."""
         self.cancel()
         self._items.put_nowait(Failure(CancelledError("the client has disconnected")))
 
@@ -116,7 +116,7 @@ class Ticket:
         self._cancel_work = cancel_work
 
     def report(self, done: int, total: int) -> None:
-        """Progress of a prefill; raises CancelledError to end one that nobody waits for."""
+        """Report progress of a prefill; raises CancelledError if nobody waits for it any more."""
         if self.cancelled:
             raise CancelledError("the client has disconnected")
         self._put(PrefillProgress(done, total))
@@ -135,7 +135,7 @@ class Ticket:
                         raise CancelledError("the client does not read its answer")
                     if self.cancelled:
                         break
-        except BaseException as error:  # whatever it is, the client is told and the engine goes on
+        except BaseException as error:  # whatever it is, the client gets it and the engine continues
             end = Failure(without_frames(error))
         self._cancel_work = None
         self._put(end)
@@ -148,7 +148,7 @@ class Ticket:
 
 
 class Engine:
-    """Runs the work of tickets one after the other. Clients take turns; each one's requests keep their order."""
+    """Runs the work of tickets one at a time. Clients take turns; the requests of each keep their order."""
 
     def __init__(self, max_queue: int) -> None:
         self._max_queue = max_queue
@@ -190,11 +190,11 @@ class Engine:
 
     @property
     def stuck(self) -> bool:
-        """Whether the engine was closed and its thread did not end, so that the model is still in use."""
+        """Whether the thread did not end when the engine was closed, so that the model is still in use."""
         return self._closing and self._thread.is_alive()
 
     def close(self, seconds: float = 10.0) -> None:
-        """End the request in work and the waiting ones, and the thread; wait for it that long at most."""
+        """End all requests and the thread, waiting for it at most that long."""
         with self._changed:
             self._closing = True
             tickets = list(self._waiting)

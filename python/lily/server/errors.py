@@ -37,9 +37,9 @@ _ANTHROPIC_TYPES = {
 }
 _LONGEST_LOGGED = 200  # characters
 _LONGEST_TOLD = 1000
-_PLACE = "_lily_place"  # of an exception: where it was raised
+_PLACE = "_lily_place"  # attribute of an exception: where it was raised
 _MESSAGE_INDEX = re.compile(r"message (\d+)")
-# Fields by which the library's messages begin, or which they name.
+# Fields with which the library's messages begin, or which they name.
 _FIELD = re.compile(
     r"\b(temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|repetition_penalty|logit_bias|seed|stop|"
     r"max_tokens|max_thinking_tokens|logprobs|tool_choice|tools(?:\[\d+\])?|response_format(?:\.\w+)*)(?!\w)"
@@ -65,7 +65,7 @@ class ApiError(Exception):
         self.message = message
         self.param = None if param is None else param[:_LONGEST_LOGGED]
         self.code = code
-        self.anthropic_message = anthropic_message  #: where clients of that API know an error by other words
+        self.anthropic_message = anthropic_message  #: other wording by which that API's clients recognise an error
         self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
 
 
@@ -120,12 +120,12 @@ def as_api_error(
         return ApiError(503, "the server is shutting down", code="unavailable", retry_after=5)
     if isinstance(error, CheckpointError):
         name, _, what = text.partition(": ")
-        what = f"{name.rpartition(os.sep)[2]}: {what}"  # where the files lie is not for clients
+        what = f"{name.rpartition(os.sep)[2]}: {what}"  # clients must not learn where the files are
         message = f"the model cannot be used any more; restart the server: {what}"
         return ApiError(503, message, code="unavailable")
     if isinstance(error, NonFiniteError):
         logger.error("a request failed: %s", one_line(error))
-        what = text.partition(";")[0]  # the rest is advice for who calls the library
+        what = text.partition(";")[0]  # the rest is advice for callers of the library
         return ApiError(500, f"the model computed values that are not finite: {what}", code="model_failure")
     if isinstance(error, (RecursionError, UnicodeError, OverflowError)):
         what = "is nested too deeply" if isinstance(error, RecursionError) else "holds text or numbers out of range"
@@ -136,7 +136,7 @@ def as_api_error(
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The same error without its traceback and causes, whose frames hold the whole request."""
+    """The same error without its traceback and causes, whose frames keep the whole request alive."""
     if not hasattr(error, _PLACE):
         setattr(error, _PLACE, _place_of(error))
         logger.debug("an error in the work of a request", exc_info=error)
@@ -152,7 +152,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error for the log: a bounded text without control characters, and where it was raised."""
+    """An error for the log: bounded text without control characters, and where it was raised."""
     text = str(error)[:_LONGEST_LOGGED].encode("unicode_escape").decode()[:_LONGEST_LOGGED]
     return f"{type(error).__name__} at {getattr(error, _PLACE, None) or _place_of(error)}: {text}"
 

@@ -1,4 +1,4 @@
-"""A queue in which clients take turns; each one's entries keep their order."""
+"""A queue in which clients take turns; the entries of each keep their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Entries by client. It has no lock: whoever shares it between threads holds one."""
+    """Entries by client. It has no lock; threads that share it need one."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[str, deque[T]] = OrderedDict()
@@ -30,7 +30,7 @@ class FairQueue(Generic[T]):
         self._length += 1
 
     def pop(self) -> T:
-        """Take the first entry of the client whose turn it is; the queue must not be empty."""
+        """Take the first entry of the client whose turn it is. The queue must not be empty."""
         client, entries = next(iter(self._entries.items()))
         entry = entries.popleft()
         self._length -= 1

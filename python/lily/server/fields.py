@@ -1,4 +1,4 @@
-"""Takes the fields of a request's body one by one, checked; what is left over is ignored with a warning, or refused."""
+"""Checks the fields of a request's body one by one; unknown ones are ignored with a warning, or refused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lily.server.request_warnings import Warnings
 __all__ = ["Fields"]
 
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{0,18})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_LONGEST_STRING = 1024  # characters of a string that ends an answer: each token is compared with it
+_LONGEST_STRING = 1024  # characters of a stop string: each token is compared with it
 
 
 class Fields:
-    """The fields of a JSON object. null stands for a field that is not given.
+    """The fields of a JSON object. null means that a field is not given.
 
     Attributes
     ----------
@@ -34,16 +34,16 @@ class Fields:
         self.warnings = Warnings() if warnings is None else warnings
 
     def inner(self, name: str) -> Fields:
-        """The fields of an object in a field; none of them if it is not given."""
+        """The fields of a nested object; no fields if it is not given."""
         return Fields(self.mapping(name) or {}, f"{self._where}{name}.", self.warnings)
 
     def take(self, *names: str) -> str:
-        """The first of several names of one field that is given; all of them are known."""
+        """The first given one of several names of a field; all of them count as known."""
         self._known.update(names)
         return next((name for name in names if self._body.get(name) is not None), names[0])
 
     def any(self, name: str, default: Any = None) -> Any:
-        """The value as it is."""
+        """The value, unchecked."""
         self._known.add(name)
         value = self._body.get(name)
         return default if value is None else value
@@ -76,7 +76,7 @@ class Fields:
         value = _unquoted(self.any(name))
         if value is None:
             return None
-        if isinstance(value, float) and value.is_integer():  # as some languages write them
+        if isinstance(value, float) and value.is_integer():  # some languages write integers like this
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             limits = f"of at least {low}" if high > 1 << 62 else f"from {low} to {high}"
@@ -103,7 +103,7 @@ class Fields:
         return value
 
     def mapping(self, name: str) -> dict[str, Any] | None:
-        """An object; an empty list is an empty one, as some languages write that."""
+        """An object. An empty list counts as an empty object, because some languages write it so."""
         value = self.any(name)
         value = {} if value == [] else value
         if value is not None and not isinstance(value, dict):
@@ -111,7 +111,7 @@ class Fields:
         return value
 
     def strings(self, name: str, most: int) -> tuple[str, ...]:
-        """A string, or a list of up to `most`; empty ones are left out."""
+        """A string, or a list of up to `most` strings; empty ones are left out."""
         value = self.any(name, [])
         strings = [value] if isinstance(value, str) else value
         if not isinstance(strings, list) or not all(isinstance(one, (str, type(None))) for one in strings):
@@ -124,29 +124,29 @@ class Fields:
         return tuple(strings)
 
     def ignore(self, *names: str) -> None:
-        """Fields that the API has and that change nothing here."""
+        """Ignore fields of the API that make no difference here."""
         self._known.update(names)
 
     def ignore_warned(self, fields: Mapping[str, str]) -> None:
-        """Fields that this server cannot heed, with what that means; each that is given gets a warning."""
+        """Ignore fields that this server does not support; each one given gets a warning with the reason."""
         self._known.update(fields)
         for name, meaning in fields.items():
             if self._body.get(name):
                 self.warnings.add(f"{self._where}{name} is ignored: {meaning}")
 
     def refuse(self, fields: Mapping[str, str]) -> None:
-        """ApiError for the first of these fields that is given: to ignore it would change what the answer means."""
+        """Raise ApiError for the first given one of these fields, which would change the meaning of the answer."""
         self._known.update(fields)
         for name, reason in fields.items():
             if self._body.get(name):
                 raise ApiError(400, f"{self._where}{name}: {reason}", param=name, code="unsupported_parameter")
 
     def rest(self) -> list[str]:
-        """Names of what was neither taken nor ignored so far."""
+        """Names of fields that were neither read nor ignored so far."""
         return [name for name in self._body if name not in self._known]
 
     def finish(self, *, strict: bool) -> None:
-        """What was neither taken nor ignored gets a warning; with `strict`, the first one an ApiError."""
+        """Warn about each field that was neither read nor ignored; with `strict`, raise ApiError for the first."""
         for name in self.rest():
             if strict:
                 raise ApiError(
@@ -162,7 +162,7 @@ class Fields:
 
 
 def _unquoted(value: Any) -> Any:
-    """A number that a client has written as a string; all else as it is."""
+    """The number in a string, if it is one; otherwise the value itself."""
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return value
     return int(value) if value.lstrip("+-").isdigit() else float(value)

@@ -1,4 +1,4 @@
-"""Returns freed memory to the system after large requests: the C library of Linux keeps it otherwise."""
+"""Returns freed memory to the system after large requests; Linux's C library would keep it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 __all__ = ["FreedMemory"]
 
 _LARGE = 1 << 20  # bytes of a request
-_SECONDS = 0.2  # after the end of one; more may end meanwhile
+_SECONDS = 0.2  # seconds after the end of one; others may end meanwhile
 
 
 class FreedMemory:
-    """Asks for it a moment after large requests have ended, in a thread of its own."""
+    """Does so a moment after large requests have ended, in its own thread."""
 
     def __init__(self) -> None:
         self._trim = _system_trim()
@@ -34,6 +34,6 @@ class FreedMemory:
 def _system_trim() -> Callable[[int], object] | None:
     try:
         trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # other systems and libraries return memory by themselves
+    except (AttributeError, OSError, TypeError):  # other systems and libraries do this themselves
         return None
     return trim

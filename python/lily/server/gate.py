@@ -1,4 +1,4 @@
-"""Who may ask: hosts, web pages and keys. And the requests that no endpoint should see."""
+"""Access control: hosts, web pages and keys; refuses requests before any endpoint sees them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Gate:
-    """The outermost application: refuses what is not for this server, or comes from a web page of elsewhere."""
+    """The outermost application: refuses requests for other servers' names, or from other sites' web pages."""
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self._app = app
@@ -56,19 +56,19 @@ class Gate:
         """A page whose name was made to point at this machine (DNS rebinding) still sends its own name."""
         given = headers.get("host", "").strip()
         if not given or _has_key(headers, self._options):
-            return  # no browser leaves it out
+            return  # browsers always send it
         host = _without_port(given)
         server = scope.get("server")
         local = "" if server is None else str(server[0]).lower()
         if host in _LOCAL_NAMES or host == local or any(_matches(host, one) for one in self._options.allowed_hosts):
             return
         if _is_address(host) and _is_address(local) and not _is_loopback(local):
-            return  # no name was looked up
+            return  # an address: no name was looked up
         message = f"this server is not called {given[:100]!r}; allow the name with --allowed-host (allowed_hosts)"
         raise ApiError(403, message, code="host_not_allowed")
 
     def _check_origin(self, headers: Headers) -> None:
-        """Pages of other sites may only call if they were allowed."""
+        """Web pages of other sites are refused unless they were allowed."""
         allowed = self._options.cors_origins
         origin = headers.get("origin")
         cross_site = headers.get("sec-fetch-site", "").strip().lower() == "cross-site"
@@ -90,7 +90,7 @@ def check_key(request: Request, options: ServerOptions) -> None:
 
 
 def client_of(request: Request, options: ServerOptions) -> str:
-    """Who asks, for taking turns: the key if there are keys, else the address."""
+    """The client's identity for taking turns: its key if there are keys, else its address."""
     key = _given_key(request.headers) if options.api_keys else ""
     return key or ("" if request.client is None else request.client.host)
 

@@ -1,4 +1,4 @@
-"""Parses long JSON texts in steps: the parser of the standard library lets no other thread run until it is done."""
+"""Parses long JSON texts in steps: the standard library's parser blocks all other threads until it is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["parse_in_steps"]
 
-_STEP = 1 << 16  # bytes of the text that one call of the library's parser sees, about
+_STEP = 1 << 16  # approximate bytes that one call of the library's parser sees
 _DEPTH = 64  # of containers that are longer than a step
 _LONGEST_ESCAPE = len(r"\u1234")
 _CUTS = {"[": ("},", "],", '",', ","), "{": ("},", "],", '",', ",")}
@@ -27,7 +27,7 @@ def parse_in_steps(data: bytes | bytearray, decoder: json.JSONDecoder, check: Ca
     decoder
         Parses the steps.
     check
-        Called between steps; what it raises ends the parsing.
+        Called between steps; an exception ends the parsing.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def parse_in_steps(data: bytes | bytearray, decoder: json.JSONDecoder, check: Ca
 
 
 class _Steps:
-    """A window of the text that moves on, and the place in it."""
+    """A moving window of the text, and the current place in it."""
 
     def __init__(self, data: bytes | bytearray, decoder: json.JSONDecoder, check: Callable[[], None]) -> None:
         self._data = memoryview(data)
@@ -50,7 +50,7 @@ class _Steps:
         self._at = 0
         self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
         self._check = check
-        self._one_by_one = False  # whether the window holds items that only fit one at a time
+        self._one_by_one = False  # whether items fit into the window only one at a time
 
     def parse(self) -> Any:
         """The value of the whole text."""
@@ -64,7 +64,7 @@ class _Steps:
         return self._read == len(self._data)
 
     def _fill(self) -> None:
-        """See to it that the window holds a step from here on, or the rest."""
+        """Make sure that the window has a full step from here on, or the rest."""
         if len(self._text) - self._at >= _STEP or self._at_end:
             return
         self._check()
@@ -77,7 +77,7 @@ class _Steps:
             self._fill()
 
     def _next(self) -> str:
-        """The next character that is no white space; an empty string at the end."""
+        """The next character that is not white space; an empty string at the end."""
         while True:
             self._fill()
             rest = len(self._text)
@@ -92,9 +92,9 @@ class _Steps:
         try:
             value, end = self._scan(self._text, self._at)
         except (StopIteration, ValueError):
-            pass  # it ends behind the window, or nowhere
+            pass  # it ends beyond the window, or nowhere
         else:
-            if end < len(self._text) or self._at_end:  # a number may go on
+            if end < len(self._text) or self._at_end:  # a number may continue
                 self._at = end
                 return value
         if first in _CLOSING:

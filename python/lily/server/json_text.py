@@ -1,4 +1,4 @@
-"""JSON in and out of the server: strict where it is read, always writable where texts of requests come back."""
+"""The server's JSON: strict when read; when written, it accepts whatever text a request contained."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def load_json(data: bytes | bytearray, check: Callable[[], None] = lambda: None)
     data
         The text.
     check
-        Called now and then; what it raises ends the parsing.
+        Called now and then; an exception ends the parsing.
 
     Raises
     ------
     ValueError
-        The text is not JSON, or holds NaN or a number that no float holds.
+        The text is not JSON, or contains NaN or a number beyond the range of a float.
     RecursionError
         It is nested too deeply.
     """
@@ -44,7 +44,7 @@ def load_json(data: bytes | bytearray, check: Callable[[], None] = lambda: None)
 
 
 def dump_json(value: Any) -> bytes:
-    """Compact JSON as UTF-8; a lone surrogate, which a request may hold but UTF-8 cannot, becomes a question mark."""
+    """Compact JSON as UTF-8. A lone surrogate, which UTF-8 cannot encode, becomes a question mark."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

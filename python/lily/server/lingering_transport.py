@@ -1,6 +1,6 @@
-"""A transport that can close in two steps, so that a client that is still sending gets to read its answer.
+"""A transport that can close in two steps, so that a client that is still sending can read its answer.
 
-A socket that is closed while data comes in is reset, and the client's system may drop the answer that it has received.
+If a socket is closed while data arrives, the connection is reset, and the client's system may discard the answer.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ __all__ = ["LingeringTransport"]
 
 
 class LingeringTransport:
-    """A transport of asyncio; everything but what is here is passed on to it.
+    """Wraps an asyncio transport and passes everything else on to it.
 
-    It closes in two steps if `still_sends` says that the client may send on: it drops what comes until the client
-    closes, for so many bytes and seconds at most.
+    It closes in two steps if `still_sends` says that the client may still be sending: it drops what arrives until the
+    client closes, up to a number of bytes and seconds.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LingeringTransport:
 
     @property
     def lingers(self) -> bool:
-        """Whether the answer is sent, and the rest of what the client sends is dropped."""
+        """Whether the answer has been sent and all further input is dropped."""
         return self._left is not None
 
     def is_closing(self) -> bool:
@@ -42,7 +42,7 @@ class LingeringTransport:
         return self.lingers or self._transport.is_closing()
 
     def close(self) -> None:
-        """Write what is waiting, and close, perhaps in two steps."""
+        """Write what is buffered, then close, in two steps if necessary."""
         if self.is_closing():
             return
         if not self._still_sends():
@@ -58,14 +58,14 @@ class LingeringTransport:
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._transport.close)
 
     def drop(self, size: int) -> None:
-        """Count bytes that came while it lingers."""
+        """Count bytes that arrived while lingering."""
         if self._left is not None:
             self._left -= size
             if self._left < 0:
                 self._transport.close()
 
     def end(self) -> None:
-        """Linger no longer."""
+        """Stop lingering."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport.close()

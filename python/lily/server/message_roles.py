@@ -1,4 +1,4 @@
-"""The roles that clients give to messages, as those of the library. A history is not refused for its roles."""
+"""Maps the roles that clients give to messages to the library's. No history is refused for its roles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_NAME = {name: role for role, names in _NAMES.items() for name in names.split
 
 
 def message_list(given: Any, *, strict: bool) -> list[Any] | None:
-    """The messages of a request, of which one may stand alone, as may the user's text; None for all else."""
+    """The messages of a request, which may also be a single message or the user's text; None for anything else."""
     if isinstance(given, (str, Mapping)) and given and not strict:
         return [given]
     return given if isinstance(given, list) and given else None
@@ -32,8 +32,8 @@ def known_messages(
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """The messages with their places, each with one of the library's roles.
 
-    A text is the user's message. A role that nobody knows is the user's, and what is no message is left out, both with
-    a warning; with `strict` they are an ApiError.
+    A text is the user's message. An unknown role counts as the user's, and entries that are not messages are left out,
+    both with a warning; with `strict`, both raise ApiError.
     """
     found = []
     for place, message in zip(places, messages, strict=True):

@@ -67,7 +67,7 @@ async def count_tokens(service: Service, request: Request, fields: Fields) -> Re
     def counted(steps: Steps) -> int:
         service.model_name(fields)
         wanted = anthropic_chat_request(service, fields, steps)
-        fields.ignore("max_tokens", "stream")  # some clients count with the body that they are going to send
+        fields.ignore("max_tokens", "stream")  # some clients send the body of the later request
         service.finish_fields(fields)
         return prompt_length(service.model, wanted, steps)
 
@@ -85,7 +85,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def _signature(thinking: str) -> str:
-    """What clients keep beside the thinking; they want one, and nobody here asks for it again."""
+    """The signature that clients store with the thinking. They require one; this server never checks it."""
     return hashlib.blake2b(thinking.encode("utf-8", "replace"), digest_size=24).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The fields that OpenAI's endpoints have in common: sampling, and the numbers in their answers."""
+"""What OpenAI's endpoints have in common: sampling fields, and the numbers in answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sampling_of(fields: Fields, default: Sampling, vocabulary: int) -> Sampling:
         "seed": fields.integer("seed", -(1 << 63)),
         "logit_bias": _logit_bias(fields, vocabulary),
     }
-    if given["seed"] == -1:  # by which peers and their clients mean a new one each time
+    if given["seed"] == -1:  # other servers' value for a new seed each time
         given["seed"] = None
     if given["seed"] is not None:
         given["seed"] %= 1 << 64
@@ -54,7 +54,7 @@ def sampling_of(fields: Fields, default: Sampling, vocabulary: int) -> Sampling:
 
 
 def top_p_of(fields: Fields) -> float | None:
-    """top_p, of which the APIs allow 0: the most probable token alone."""
+    """top_p. The APIs allow 0, which means the most probable token alone."""
     top_p = fields.number("top_p", 0, 1)
     return _LEAST_TOP_P if top_p == 0 else top_p
 
@@ -91,7 +91,7 @@ def template_options_of(fields: Fields) -> dict[str, Any]:
 
 
 def token_limit(fields: Fields, *names: str, low: int = 0) -> int | None:
-    """A number of tokens, by whichever of its names; -1 stands for no limit."""
+    """A token limit, under any of its names; -1 means no limit."""
     name = fields.take(*names)
     value = fields.integer(name, -2)
     if value is None or value < 0:
@@ -102,7 +102,7 @@ def token_limit(fields: Fields, *names: str, low: int = 0) -> int | None:
 def thinking_of(service: Service, fields: Fields, template_options: dict[str, Any]) -> tuple[bool, int | None]:
     """Whether to think, and at most how many tokens.
 
-    This model thinks or does not: all efforts but "none" are the same to it. Peers have other names for the same
+    This model can only think or not think: all efforts but "none" are equal. Other servers have other names for the
     switch: `enable_thinking`, `thinking`, `think`, and `reasoning` with `effort`, `enabled` or `max_tokens`.
     """
     budget = token_limit(fields, "max_thinking_tokens", "thinking_budget", "thinking_budget_tokens", "reasoning_budget")
@@ -114,7 +114,7 @@ def thinking_of(service: Service, fields: Fields, template_options: dict[str, An
         if isinstance(value, dict):
             budget = budget if budget is not None else _budget(Fields(value, f"{name}."))
     chosen = service.options.thinking if chosen is None else chosen
-    if isinstance(template_options.get("thinking"), bool):  # as templates of other models call it
+    if isinstance(template_options.get("thinking"), bool):  # the name in other models' templates
         chosen = template_options["thinking"]
     chosen = template_options.pop("enable_thinking", chosen)
     if isinstance(chosen, str) and chosen.lower() in ("true", "false"):
@@ -139,7 +139,7 @@ def _budget(fields: Fields) -> int | None:
 
 
 def stops_of(service: Service, fields: Fields) -> tuple[str, ...]:
-    """Strings that end the answer; ids of tokens that do are taken as their texts."""
+    """Strings that end the answer; stop token ids count as the texts of their tokens."""
     stops = fields.strings("stop", 16)
     model = service.model
     for token in fields.items("stop_token_ids") or []:
@@ -156,7 +156,7 @@ def stops_of(service: Service, fields: Fields) -> tuple[str, ...]:
 
 
 def usage_body(dones: list[Done]) -> dict[str, Any]:
-    """Usage of all choices of a request; they share the prompt, which the first one had to compute."""
+    """Usage of all choices of a request; they share the prompt, which only the first one computed."""
     prompt = dones[0].usage.prompt_tokens
     completion = sum(done.usage.completion_tokens for done in dones)
     return {

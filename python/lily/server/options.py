@@ -33,42 +33,44 @@ class ServerOptions:
     Attributes
     ----------
     names : tuple of str
-        What clients may call the model; the first is listed first. Empty: the checkpoint directory's name.
+        Names by which clients may call the model, in the order listed. Empty: the checkpoint directory's name.
     api_keys : tuple of str
-        Keys of which a request must bring one; empty: no key is needed.
+        Accepted keys, one of which each request must have; empty: no key is needed.
     cors_origins : tuple of str
         Origins of web pages that may call the server; requests from any other page are refused.
     allowed_hosts : tuple of str
-        Names, besides localhost and the address, by which clients may call the server; ``*.name`` stands for all that
-        end so, ``*`` for all. A request with a key may use any.
+        Names, besides localhost and the address, by which clients may call the server; ``*.name`` allows a whole
+        domain, ``*`` everything. A request with a key may use any name.
     max_queue : int
-        Most requests that wait; the next one gets 429.
+        Maximum number of waiting requests; the next one gets 429.
     max_request_bytes : int
-        Most bytes of a request's body; a longer one gets 413.
+        Maximum bytes of a request's body; a longer one gets 413.
     max_pending_bytes : int
-        Most bytes, about, that the bodies of all requests in progress take in memory; the next one gets 503.
+        Approximate maximum bytes of memory for all requests in progress; the next one gets 503.
     max_connections : int
-        Most open connections; the oldest idle one makes room for another. Only for `serve`.
+        Maximum open connections; the oldest idle one is closed for a new one. Only for `serve`.
     head_seconds : float
-        Most time for the head of a request to come, and for a new connection to send one. Only for `serve`.
+        Maximum time until the head of a request has arrived, counted from the connection for the first one. Only for
+        `serve`.
     body_seconds : float
-        Most time without a part of a request's body, and for all of it but a second more for each 64 KiB.
+        Maximum time between two parts of a request's body; the whole body may take as long, plus a second for each 64
+        KiB.
     idle_seconds : float
-        A connection without a request is closed after that. Only for `serve`.
+        A connection without a request is closed after this time. Only for `serve`.
     write_seconds : float
-        A client that takes nothing of its answer is given up after that. Only for `serve`.
+        A client that reads nothing of its answer for this time is disconnected. Only for `serve`.
     shutdown_seconds : float
-        The server ends within that time when it is told to stop; until shortly before, requests in work may end.
+        The server exits within this time when told to stop. Running requests have nearly as long to end.
     keep_alive_seconds : float
-        A stream that has nothing to say sends a comment that often.
+        An idle stream sends a comment this often.
     thinking : bool
-        Whether chat completions and responses think where the request says nothing about it.
+        Whether chat completions and responses think if the request does not say.
     strict : bool
         Refuse what is otherwise ignored with a warning or converted: fields that the API does not have, tools that run
         elsewhere, system messages within a conversation, parts of messages that the model cannot read.
     any_model : bool, optional
-        Answer whatever model a request names; else other names get 404. None: as `serve` decides, which allows it where
-        only this machine can connect.
+        Accept any model name in a request; otherwise other names get 404. None: `serve` decides, and allows it if only
+        this machine can connect.
     allow_desktop : bool
         Allow the origins of desktop shells (``app://``, ``tauri://``, ``vscode-webview://``, ``file://`` and so on).
     """
@@ -94,7 +96,7 @@ class ServerOptions:
 
     @property
     def later_system(self) -> Literal["refuse", "convert"]:
-        """What becomes of system messages within a conversation: a 400, or a user message."""
+        """What happens to system messages within a conversation: a 400, or they become user messages."""
         return "refuse" if self.strict else "convert"
 
     def __post_init__(self) -> None:
@@ -109,7 +111,7 @@ class ServerOptions:
 
     @property
     def last_step_seconds(self) -> float:
-        """The last part of `shutdown_seconds`, in which a request that was cut off may end the step that it is in."""
+        """The last part of `shutdown_seconds`, for requests that were cut off to end their current step."""
         return min(2.0, self.shutdown_seconds / 4)
 
 

@@ -1,4 +1,4 @@
-"""Prepares requests for the engine in a few threads of their own: the event loop only ever does short things."""
+"""Prepares requests for the engine in a few threads, so that the event loop never blocks for long."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 _THREADS = 2
 _MOST_THREADS = 16
-_LONG = 5.0  # seconds after which a job no longer counts as one that keeps a thread
-_MOST_SECONDS = 60.0  # for one job, the wait included
+_LONG = 5.0  # seconds after which a job no longer counts against the number of threads
+_MOST_SECONDS = 60.0  # seconds for one job, waiting included
 
 
 class _Job:
@@ -43,7 +43,7 @@ class _Job:
         try:
             if function is not None:
                 value = function()
-        except BaseException as raised:  # whatever it is, the client is told and the thread goes on
+        except BaseException as raised:  # whatever it is, the client gets it and the thread continues
             error = without_frames(raised)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self.finish, value, error)
@@ -66,7 +66,7 @@ class _Job:
 class Preparation:
     """A few threads, and the queue in front of them in which clients take turns.
 
-    A job that takes long does not count: another thread is started for those that wait, up to a limit.
+    A long job does not hold up the others: another thread is started for them, up to a limit.
     """
 
     def __init__(self, most_waiting: int) -> None:
@@ -78,14 +78,14 @@ class Preparation:
         self._closing = False
 
     async def run(self, call: Call, function: Callable[[Callable[[], None]], T]) -> T:
-        """What `function` returns, which gets a function that raises when the client has disconnected.
+        """Run `function` and return its result. Its argument is a function that raises if the client has disconnected.
 
         Raises
         ------
         ApiError
             429: too many requests are being prepared. 503: it takes too long, or the server is shutting down.
         CancelledError
-            The client has gone.
+            The client has disconnected.
         """
         job = _Job(lambda: function(job.check), call.client)
         self._submit(job)
@@ -104,7 +104,7 @@ class Preparation:
         return len(self._waiting)
 
     def close(self, seconds: float) -> None:
-        """Refuse what waits, and end the threads; those that are in a job are waited for that long, all together."""
+        """Refuse waiting jobs and end the threads, waiting at most that long for running jobs."""
         with self._changed:
             self._closing = True
             waiting, threads = list(self._waiting), list(self._threads)
@@ -130,7 +130,7 @@ class Preparation:
             self._start_thread()
 
     def _look_at(self, job: _Job) -> None:
-        """See to it that a job that is not done yet gets a thread, and only so much time."""
+        """Make sure that an unfinished job gets a thread, and limit its time."""
         if time.monotonic() - job.submitted >= _MOST_SECONDS:
             message = f"the request could not be prepared within {_MOST_SECONDS:.0f} seconds"
             self._cancel(job, ApiError(503, message, code="overloaded", retry_after=5))
@@ -140,7 +140,7 @@ class Preparation:
             job.timer = job.loop.call_later(min(_LONG, _MOST_SECONDS), self._look_at, job)
 
     def _start_thread(self) -> None:
-        """Start a thread if jobs wait and the others are held up."""
+        """Start a thread if jobs are waiting and all threads are held up."""
         if self._waiting:
             now = time.monotonic()
             slow = sum(one.began is not None and now - one.began > _LONG for one in self._running)

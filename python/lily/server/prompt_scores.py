@@ -24,9 +24,9 @@ _Top = tuple[tuple[int, float], ...]
 def prompt_logprobs(
     model: Model, ids: Sequence[int], count: int, *, on_session: Callable[[Session], object], progress: Progress
 ) -> list[TokenLogprob]:
-    """Each token of a prompt; of the first one, before which nothing stands, the logarithm is NaN.
+    """Each token of a prompt with its log-probability, which is NaN for the first one.
 
-    Logits of one position at a time are kept, or of one chunk, however long the prompt is.
+    Only the logits of one position or one chunk are kept at a time, however long the prompt is.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def _scored(session: Session, ids: Sequence[int], count: int, progress: Progress
 
 
 def _generated(session: Session, ids: Sequence[int], count: int, progress: Progress) -> list[tuple[float, _Top]]:
-    """What the model makes of the prompt when a mask leaves it no other words."""
+    """Generates the prompt itself, with a mask that allows only its next token."""
     total = len(ids)
     session.prefill(ids[:1])
     words = (session.model.sampled_vocab_size + 31) // 32

@@ -1,4 +1,4 @@
-"""Limits of connections: how many there are, and how long one may take to ask, or to read its answer."""
+"""Connection limits: their number, and how long a client may take to send a request or to read its answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundedProtocol", "ConnectionLimits"]
 
-_MOST_PIPELINED = 1 << 16  # bytes behind a request that is not answered yet
-_MOST_LINGERING = 32  # connections that drop what their clients still send
-_LINGERING_BODIES = 4  # of the longest that is allowed, which are dropped before the connection is reset
+_MOST_PIPELINED = 1 << 16  # bytes received beyond a request that is not answered yet
+_MOST_LINGERING = 32  # connections that linger, dropping input
+_LINGERING_BODIES = 4  # share of the longest body that is dropped before the connection is reset
 _REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 _LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -35,7 +35,7 @@ class ConnectionLimits:
         self._timer: asyncio.TimerHandle | None = None
 
     def admit(self, new: BoundedProtocol, connections: Iterable[Any]) -> bool:
-        """Whether there is room for a connection; the oldest idle one is closed for it."""
+        """Whether there is room for a connection; the oldest idle one is closed to make room."""
         if self._timer is None:
             self._timer = new.loop.call_later(self._period, self._look, new.loop, connections)
         lingering = [one for one in connections if one.lingering.lingers]
@@ -64,10 +64,10 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._limits = limits
-        self.idle_since = 0.0  # of the event loop's clock; also when a request's head began
+        self.idle_since = 0.0  # the event loop's time when the connection, or a request's head, began
         self._refused = False
-        self._unsent: int | None = None  # bytes, of the last look at a client that does not take all of its answer
-        self._unsent_since = 0.0  # since when they have not become fewer
+        self._unsent: int | None = None  # unsent bytes at the last look, for a client that is slow to read
+        self._unsent_since = 0.0  # time since when they have not decreased
 
     @property
     def idle(self) -> bool:
@@ -98,7 +98,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take data; the connection is read on while a request is answered, to see when the client goes."""
+        """Take data. Reading continues while a request is answered, to notice when the client disconnects."""
         if self.lingering.lingers:
             self.lingering.drop(len(data))
             return
@@ -112,7 +112,7 @@ class BoundedProtocol(H11Protocol):
                 self.flow.resume_reading()
 
     def resume_writing(self) -> None:
-        """The client has taken enough for more to be written."""
+        """The client has read enough that more can be written."""
         self._unsent = None
         super().resume_writing()
 
@@ -122,12 +122,12 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, unless an answer to something else has begun."""
+        """Answer input that is not HTTP, unless another answer has begun."""
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:
             self.transport.abort()
-        if not self.idle:  # the request that goes on in no HTTP is over
+        if not self.idle:  # the request that turned into garbage is over
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
@@ -142,17 +142,17 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The request is answered as if it did not ask; uvicorn would log two lines."""
+        """Answer as if the request did not ask for an upgrade; uvicorn would log two lines."""
 
     def _still_sends(self) -> bool:
-        """Whether the client may send more than what was answered."""
+        """Whether the client may still be sending input that was not answered."""
         unread = self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
         return unread or self._refused or self.flow.read_paused
 
     # -- called by the limits
 
     def look(self, now: float) -> None:
-        """End the connection if its time is over."""
+        """End the connection if it has timed out."""
         closing = self.transport.is_closing()
         if (closing or self.flow.write_paused) and not self._takes_answer(now):
             self.transport.abort()
@@ -160,7 +160,7 @@ class BoundedProtocol(H11Protocol):
             self._look_at_head(now - self.idle_since > self._limits.options.head_seconds)
 
     def _takes_answer(self, now: float) -> bool:
-        """Whether the client has taken any of its answer in time; nothing more is written until `resume_writing`."""
+        """Whether the client has read any of its answer in time. Nothing more is written before `resume_writing`."""
         unsent = unsent_bytes(self.transport)
         if self._unsent is None or unsent < self._unsent:
             self._unsent_since = now
@@ -168,7 +168,7 @@ class BoundedProtocol(H11Protocol):
         return now - self._unsent_since <= self._limits.options.write_seconds
 
     def _look_at_head(self, late: bool) -> None:
-        """Wait no longer for a head."""
+        """Stop waiting for a head."""
         if not late:
             return
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and not self.unsent:

@@ -1,4 +1,4 @@
-"""An error as a response, in the shape of the API that was asked."""
+"""An error as a response, in the shape of the called API."""
 
 from __future__ import annotations
 

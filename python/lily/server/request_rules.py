@@ -1,6 +1,6 @@
-"""Fields of the APIs that no part of this server heeds: which change nothing, get a warning, or are refused, and why.
+"""API fields that this server does not implement: which are ignored, get a warning, or are refused, and why.
 
-What is in none of these lists and is taken by nobody is unknown, see `Fields.finish`.
+Any other field that is not read is unknown, see `Fields.finish`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["CHAT_RULES", "COMPLETION_RULES", "MESSAGES_RULES", "RESPONSES_RULES"
 
 @dataclass(frozen=True)
 class FieldRules:
-    """What becomes of an API's fields.
+    """How an API's fields are treated.
 
     Attributes
     ----------
     silent : tuple of str
-        They change nothing in an answer of this server.
+        They make no difference to an answer of this server.
     warned : mapping
         They are ignored with a warning, which says why.
     refused : mapping
-        To ignore them would change what the answer means; the reason.
+        Ignoring them would change the meaning of the answer; the reason.
     """
 
     silent: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class FieldRules:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def apply(self, fields: Fields, *, strict: bool) -> None:
-        """ApiError if one of the refused ones is given; with `strict`, if one of the warned ones is."""
+        """Raise ApiError if a refused field is given or, with `strict`, one that would get a warning."""
         fields.ignore(*self.silent)
         fields.refuse(self.refused)
         if strict:

@@ -1,4 +1,4 @@
-"""What a request asked for and did not get: told in a header, and in the body or at the end of the stream."""
+"""Warnings about what a request asked for and did not get, in a header and in the body or at the end of the stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Warnings:
         self._texts: dict[str, None] = {}
 
     def add(self, text: str) -> None:
-        """Add a sentence; of very many the first ones are kept."""
+        """Add a sentence; only the first ones of very many are kept."""
         if len(self._texts) < _MOST:
             self._texts.setdefault(text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}...")
 
@@ -30,7 +30,7 @@ class Warnings:
         return iter(self._texts)
 
     def put_into(self, response: Response) -> Response:
-        """Add the header, if there is something to tell."""
+        """Add the header, if there are warnings."""
         if self._texts:
             text = "; ".join(self._texts).encode("ascii", "replace").decode()
             text = "".join(one if one.isprintable() else "?" for one in text)
@@ -38,7 +38,7 @@ class Warnings:
         return response
 
     def body(self, dones: Iterable[object] = ()) -> dict[str, Any]:
-        """The field `warnings` of a body, if there is something to tell.
+        """The field `warnings` of a body, if there are any.
 
         `dones` are the ends of the turns, which may have warnings of their own.
         """

@@ -1,6 +1,6 @@
-"""Keeps responses and their items in memory, so that later requests go on from them; the oldest ones go first.
+"""Keeps responses and their items in memory for later requests that continue them; drops the oldest first.
 
-A response that is deleted is seen no more, but those that went on from it keep its items as their history.
+A deleted response can no longer be read, but responses that continue it keep its items as their history.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredResponse:
 
     @property
     def previous(self) -> str | None:
-        """The response from which this one went on."""
+        """The response that this one continues."""
         given = self.body.get("previous_response_id")
         return given if isinstance(given, str) and given else None
 
@@ -43,15 +43,15 @@ class ResponseStore:
     Parameters
     ----------
     most_responses, most_bytes
-        Bounds; one response that is longer than `most_bytes` is not kept.
+        Limits. A single response longer than `most_bytes` is not kept.
     """
 
     def __init__(self, most_responses: int = _MOST_RESPONSES, most_bytes: int = _MOST_BYTES) -> None:
         self._most_responses = most_responses
         self._most_bytes = most_bytes
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
-        self._followers: Counter[str] = Counter()  # responses that are kept and went on from one, by its name
-        self._deleted: set[str] = set()  # those that are here for their followers only
+        self._followers: Counter[str] = Counter()  # number of stored responses that continue one, by its id
+        self._deleted: set[str] = set()  # responses kept only for those that continue them
         self._places: dict[str, tuple[str, Mapping[str, Any]]] = {}  # items by id, with the response that they are in
         self._bytes = 0
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class ResponseStore:
         owner: str,
         items_size: int | None = None,
     ) -> None:
-        """Keep a response and the items of its request, whose bytes may be known already."""
+        """Store a response and the items of its request, whose size may already be known."""
         size = len(dump_json(list(items))) if items_size is None else items_size
         stored = StoredResponse(copy.deepcopy(dict(body)), list(items), owner, len(dump_json(body)) + size)
         if stored.size > self._most_bytes:
@@ -87,14 +87,14 @@ class ResponseStore:
                 self._remove(next(iter(self._responses)))
 
     def get(self, name: str, owner: str) -> StoredResponse:
-        """The response; ApiError 404 if it is not there."""
+        """The response; ApiError 404 if it is not stored."""
         stored = None if name in self._deleted else self._find(name, owner)
         if stored is None:
             raise ApiError(404, f"Response with id '{name[:80]}' not found.", param="response_id", code="not_found")
         return stored
 
     def remove(self, name: str, owner: str) -> None:
-        """Forget a response, as soon as none goes on from it; ApiError 404 if it is not there."""
+        """Delete a response, as soon as none continues it; ApiError 404 if it is not stored."""
         self.get(name, owner)
         with self._lock:
             self._forget_places(name)
@@ -104,7 +104,7 @@ class ResponseStore:
                 self._remove(name)
 
     def conversation(self, name: str, owner: str) -> list[Mapping[str, Any]]:
-        """All items up to the end of a response, from those before it on; ApiError if one of them is gone."""
+        """All items up to the end of a response, including those of earlier ones; ApiError if one of them is gone."""
         chain: list[StoredResponse] = []
         at: str | None = name
         seen: set[str] = set()
@@ -124,7 +124,7 @@ class ResponseStore:
         return [item for stored in reversed(chain) for item in [*stored.items, *stored.body["output"]]]
 
     def item(self, name: str, owner: str) -> Mapping[str, Any] | None:
-        """An item of a response that is kept."""
+        """An item of a stored response."""
         with self._lock:
             place = self._places.get(name)
             if place is None or self._responses[place[0]].owner != owner:
@@ -140,7 +140,7 @@ class ResponseStore:
             return stored
 
     def _remove(self, name: str | None) -> None:
-        """Drop a response, and those before it that were kept for it alone."""
+        """Drop a response, and earlier ones that were kept only for it."""
         while name is not None:
             self._forget_places(name)
             self._deleted.discard(name)

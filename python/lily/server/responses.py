@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: POST /v1/responses, and the responses that the server keeps."""
+"""OpenAI's Responses API: POST /v1/responses, and stored responses."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def delete_response(service: Service, request: Request, fields: Fields) ->
 
 
 async def cancel_response(service: Service, request: Request, fields: Fields) -> Response:
-    """POST /v1/responses/ID/cancel: there is nothing to cancel, since each response that is kept is complete."""
+    """POST /v1/responses/ID/cancel: there is nothing to cancel, because every stored response is complete."""
     del fields
     service.responses.get(request.path_params["response_id"], _owner(service, request))
     raise ApiError(
@@ -179,12 +179,12 @@ async def list_input_items(service: Service, request: Request, fields: Fields) -
 
 
 def _owner(service: Service, request: Request) -> str:
-    """Who may see a response: whoever has the key; without keys, everyone who knows its id."""
+    """Who may see a response: the owner of the key; without keys, everyone who knows its id."""
     return call_of(request).client if service.options.api_keys else ""
 
 
 def _kept_items(service: Service, fields: Fields, owner: str) -> list[dict[str, Any]]:
-    """The items of the input as they are kept and listed; in place of a reference the item itself."""
+    """The items of the input as they are stored and listed, with references replaced by the items."""
     kept = []
     for item in map(as_item, input_items(fields)):
         name = None if item is None else item.get("id")

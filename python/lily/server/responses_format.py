@@ -1,4 +1,4 @@
-"""A response of OpenAI's Responses API as it grows: its items, and the events that tell of them."""
+"""A growing response of OpenAI's Responses API: its items, and the events that describe them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ResponseFormat:
         Parameters
         ----------
         head
-            The fields that are known from the beginning.
+            The fields known from the beginning.
         tools
             How the client calls its tools.
         warnings
@@ -54,7 +54,7 @@ class ResponseFormat:
         keep
             Called with the response when it is complete.
         seal_reasoning
-            Give reasoning an `encrypted_content` as well, which some clients send back where they drop the text.
+            Also give reasoning an `encrypted_content`, which some clients send back although they drop the text.
         """
         self._head = head
         self._tools = tools
@@ -62,7 +62,7 @@ class ResponseFormat:
         self._keep = keep
         self._seal_reasoning = seal_reasoning
         self._items: list[dict[str, Any]] = []
-        self._open: str | None = None  # which item goes on: "reasoning", "message" or the id of a call
+        self._open: str | None = None  # the open item: "reasoning", "message" or the id of a call
         self._logprobs: list[dict[str, Any]] = []
         self._number = 0
         self._done: Done | None = None
@@ -141,7 +141,7 @@ class ResponseFormat:
             yield from self._close()
             yield self._add(event.id, self._new_call(event))
         if self._items[-1]["type"] == "custom_tool_call":
-            return  # its text is known when its one argument is complete
+            return  # its text is known only when its single argument is complete
         self._items[-1]["arguments"] += event.arguments
         if event.arguments:
             yield self._event("response.function_call_arguments.delta", **self._place(), delta=event.arguments)

@@ -1,7 +1,7 @@
 """The items of OpenAI's Responses API as clients send them, in the form that the library takes.
 
-A history is not refused: calls that other tools made are told as calls with their results, and what nobody can read
-gets a placeholder.
+No history is refused: actions of built-in tools become calls with their results, and a placeholder replaces unreadable
+items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lily.server.tool_definitions import CUSTOM_INPUT, RequestTools
 __all__ = ["ResponsesReader", "as_item", "sealed_reasoning"]
 
 _SEAL = "lily1."
-#: Calls of tools that are no functions, by the field that says what was asked of them.
+#: Calls of built-in tools, with the field that has their input.
 _OTHER_CALLS = {
     "local_shell_call": "action",
     "shell_call": "action",
@@ -37,7 +37,7 @@ _OTHER_CALLS = {
     "image_generation_call": "revised_prompt",
     "program": "code",
 }
-#: Fields in which such calls bring their own results.
+#: Fields in which such calls contain their own results.
 _OWN_RESULTS = ("output", "outputs", "results", "result", "error")
 #: Parts of messages, which some clients send as items.
 _PARTS = ("text", "input_text", "input_image", "input_file", "input_audio", "output_text", "refusal")
@@ -46,7 +46,7 @@ _SILENT = ("compaction_trigger", "configuration_update", "mcp_list_tools", "addi
 
 
 def sealed_reasoning(text: str) -> str:
-    """The thinking in the form of an opaque text, which clients that keep no plain thinking send back."""
+    """The thinking as an opaque text, which clients that do not keep plain thinking send back."""
     return _SEAL + base64.b64encode(text.encode("utf-8", "replace")).decode()
 
 
@@ -60,7 +60,7 @@ def _unsealed(text: Any) -> str:
 
 
 class ResponsesReader:
-    """Collects messages; what one answer consists of (reasoning, text and calls) becomes one message again."""
+    """Collects messages; the parts of an answer (reasoning, text and calls) become one message again."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class ResponsesReader:
         reader, warnings, tools
             Of the request.
         find_item
-            Looks up an item that the server keeps.
+            Looks up a stored item.
         strict
-            Refuse items of types that nobody knows here.
+            Refuse items of unknown types.
         """
         self.history = History(warnings)
         self._reader = reader
@@ -87,7 +87,7 @@ class ResponsesReader:
         self._tools = tools
         self._find_item = find_item
         self._strict = strict
-        self._answer: dict[str, Any] | None = None  # the assistant's message that may go on
+        self._answer: dict[str, Any] | None = None  # the assistant's message that may still grow
 
     def add_system(self, given: Any) -> None:
         """Take the instructions: a text, or items."""
@@ -98,7 +98,7 @@ class ResponsesReader:
             self._add("instructions", {"role": "system", "content": text})
 
     def read(self, name: str, items: list[Any]) -> None:
-        """Take items; `name` is that of the field which they are from."""
+        """Take items; `name` is the field that they come from."""
         known = [(f"{name}[{at}]", self._known(f"{name}[{at}]", item)) for at, item in enumerate(items)]
         newest = max((at for at, (_, one) in enumerate(known) if _is_answer(one) or _is_question(one)), default=-1)
         told = max((at for at, (_, one) in enumerate(known) if one is not None and _is_told(one)), default=-1)
@@ -107,7 +107,7 @@ class ResponsesReader:
                 self._item(place, item, asked=at == newest, last=at > told)
 
     def _known(self, place: str, item: Any) -> Mapping[str, Any] | None:
-        """An item with a type; None, with a warning, for what is none."""
+        """An item with a type; None, with a warning, for anything else."""
         known = as_item(item)
         if self._strict and (known is None or not _is_described(item)):
             raise _invalid(place, "an item is an object and has a type")
@@ -205,7 +205,7 @@ class ResponsesReader:
         if self._strict:
             raise unsupported(place, f"{place}: items of type {shown} are not supported by this server")
         text = self._reader.text(place, item.get("content") or item.get("text") or item.get("summary"))
-        if text and last:  # what comes last is no beginning of an answer unless the client says so
+        if text and last:  # the last item begins the answer only if the client says so
             self._add(place, {"role": "user", "content": text})
         elif text:
             self._add_answer(place, "content", text)
@@ -235,7 +235,7 @@ class ResponsesReader:
 
 
 def as_item(item: Any) -> Mapping[str, Any] | None:
-    """An item with a type: a text is the user's message, and so is a part of one; None for what is no item."""
+    """An item with a type; a text or a part of a message is the user's message. None for anything else."""
     if isinstance(item, str):
         return {"type": "message", "role": "user", "content": item}
     kind = _kind_of(item) if isinstance(item, Mapping) else None
@@ -277,7 +277,7 @@ def _is_unknown(kind: str) -> bool:
 
 
 def _is_told(item: Mapping[str, Any]) -> bool:
-    """Whether an item becomes a message or a part of one that the client has named so."""
+    """Whether an item becomes a message, or a part of one, with a role from the client."""
     return item["type"] not in _SILENT and not _is_unknown(item["type"])
 
 

@@ -45,7 +45,7 @@ def input_items(fields: Fields) -> list[Any]:
 def responses_chat_request(
     service: Service, fields: Fields, store: ResponseStore, owner: str, steps: Steps
 ) -> ChatRequest:
-    """The conversation, tools and options of a request, but for whether it streams."""
+    """The conversation, tools and options of a request, except whether it streams."""
     strict = service.options.strict
     items = input_items(fields)
     check_counts(service.model, items, fields.any("tools"))
@@ -59,14 +59,14 @@ def responses_chat_request(
     )
     reader.add_system(fields.any("instructions"))
     previous = fields.text("previous_response_id")
-    if previous:  # an empty one, as some clients send with the first request, is none
+    if previous:  # empty in some clients' first request: none
         before = store.conversation(previous, owner)
         check_counts(service.model, [*before, *items])
         reader.read("previous_response_id", before)
     reader.read("input", items)
     history = reader.history
     if not any(message["role"] != "system" for message in history.messages):
-        history.add("input", {"role": "user", "content": ""})  # an empty input: the instructions say what to do
+        history.add("input", {"role": "user", "content": ""})  # an empty input: the instructions are the question
     template_options = template_options_of(fields)
     begun = history.finish(strict=strict, keep_thinking=template_options.get("preserve_thinking") is True)
     thinking, budget = thinking_of(service, fields, template_options)
@@ -108,7 +108,7 @@ def responses_chat_request(
 
 
 def _tools(fields: Fields, strict: bool) -> RequestTools:
-    """The tools, those that items of the input add included."""
+    """The tools, including those that items of the input add."""
     tools = RequestTools(fields.warnings, strict=strict)
     tools.add_all("tools[{}]", fields.items("tools") or [])
     for at, item in enumerate(input_items(fields)):

@@ -33,8 +33,8 @@ __all__ = ["LOOPBACK", "end_process", "run_server", "serve", "uvicorn_options"]
 logger = logging.getLogger("lily.server")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # hosts at which only this machine can connect
-_OTHER_FILES = 128  # descriptors that are kept for everything but connections
-_BACKLOG = 64  # connections that are taken at once
+_OTHER_FILES = 128  # file descriptors reserved for everything but connections
+_BACKLOG = 64  # connections accepted at once
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _LONGEST_PATH = 200  # characters of a path in the log
 
@@ -47,7 +47,7 @@ def serve(
     port: int = 8080,
     log_level: str = "info",
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM, then return; a second signal ends the requests in work at once.
+    """Serve a model until SIGINT or SIGTERM, then return. A second signal ends running requests at once.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def run_server(
     log_level: str = "info",
     last_resort: Callable[[], None] | None = None,
 ) -> bool:
-    """As `serve`; tells whether the engine's thread ended, without which the model cannot be closed.
+    """Like `serve`. Returns whether the engine's thread has ended; otherwise the model cannot be closed.
 
     `last_resort` is called, from another thread, if the event loop does not end in time after a signal.
     """
@@ -109,7 +109,7 @@ def run_server(
 
 
 def uvicorn_options(options: ServerOptions) -> dict[str, Any]:
-    """What to give to `uvicorn.Config`, besides the application, so that the limits of connections hold."""
+    """Arguments for `uvicorn.Config`, besides the application, that enforce the limits on connections."""
     options = checked_options(options)
     limits = ConnectionLimits(options, min(options.max_connections, _possible_connections()))
     return {
@@ -123,7 +123,7 @@ def uvicorn_options(options: ServerOptions) -> dict[str, Any]:
 
 
 def end_process(code: int) -> None:
-    """End the process without waiting for any thread; what was written is flushed if that is possible."""
+    """End the process without waiting for any thread; output is flushed if possible."""
 
     def flush() -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -156,7 +156,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all requests and close all connections."""
         await super().shutdown(sockets)
-        if self.force_exit:  # uvicorn would leave the application's end to an exception
+        if self.force_exit:  # uvicorn would end the application by an exception
             await self.lifespan.shutdown()
         await asyncio.sleep(0)  # the requests that were cancelled say so
         for connection in list(self.server_state.connections):
@@ -205,7 +205,7 @@ def _possible_connections() -> int:
 
 
 class _ShortPaths(logging.Filter):
-    """Bounds what a client can write to the access log; queries, in which some clients send keys, stay out of it."""
+    """Bounds what a client can write to the access log, and omits queries, in which some clients send keys."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         arguments = record.args

@@ -1,4 +1,4 @@
-"""What the schemas of tools ask for and the grammar of their calls does not hold; see `lily.chat.grammars`."""
+"""Warnings about parts of tool schemas that the grammar of calls does not enforce; see `lily.chat.grammars`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lily.server.request_warnings import Warnings
 __all__ = ["warn_of_free_parameters"]
 
 _MOST = 8  # warnings
-#: Of the arguments as a whole: each of them is written by itself.
+#: Keywords of the arguments as a whole: each argument is written by itself.
 _OF_OBJECTS = (
     *("$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "patternProperties", "propertyNames"),
     *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
 )
-#: Of a parameter that takes any text.
+#: Keywords of a parameter that takes any text.
 _OF_TEXTS = (
     *("minLength", "maxLength", "pattern", "format", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "properties", "required"),
@@ -26,7 +26,7 @@ _OF_TEXTS = (
 
 
 def warn_of_free_parameters(functions: Sequence[Mapping[str, Any]], names: set[str] | None, warnings: Warnings) -> None:
-    """Tell what the calls of tools are not held to, where a grammar forces their form.
+    """Warn about what is not enforced on calls whose form a grammar forces.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ __all__ = ["Service"]
 
 logger = logging.getLogger("lily.server")
 
-_PREPARATION_SECONDS = 0.5  # that are waited for its threads, which need not end for the model to be closed
+_PREPARATION_SECONDS = 0.5  # seconds to wait for threads that may outlive the model
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,12 +49,12 @@ class Service:
         self.freed_memory = FreedMemory()
         self.metrics = Metrics(model, self.engine)
         self.responses = ResponseStore()
-        self.broken = False  #: whether the model's files failed it, after which only a restart helps
+        self.broken = False  #: whether the model's files have changed; only a restart helps
 
     async def prepare(
         self, request: Request, function: Callable[Concatenate[Steps, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What a function returns that may take its time; it runs in a thread, and is dropped if the client goes."""
+        """Run a slow function in a thread and return its result; it is dropped if the client disconnects."""
         call = call_of(request)
 
         def prepared(check: Callable[[], None]) -> T:
@@ -64,18 +64,18 @@ class Service:
         return await self.preparation.run(call, prepared)
 
     def note(self, error: BaseException) -> None:
-        """Remember, and log once, that the model's files are not what was loaded."""
+        """Remember, and log once, that the model's files have changed since loading."""
         if isinstance(error, CheckpointError) and not self.broken:
             self.broken = True
             logger.error("the model cannot be used any more; restart the server: %s", one_line(error))
 
     def close(self, seconds: float) -> None:
-        """End all work, and wait that long for the step in which the engine is."""
+        """End all work, and wait that long for the engine's current step."""
         self.engine.close(seconds)
         self.preparation.close(min(seconds, _PREPARATION_SECONDS))
 
     def model_name(self, fields: Fields) -> str:
-        """The request's model; ApiError if it is another one. Without a name it is the served model."""
+        """The request's model; ApiError if it names another one. Without a name it is the served model."""
         name = fields.text("model")
         if not name:
             return self.names[0]
@@ -90,5 +90,5 @@ class Service:
         return name
 
     def finish_fields(self, fields: Fields) -> None:
-        """What the request has besides gets a warning; a 400 if the options say so."""
+        """Warn about the request's remaining fields, or answer 400 if the options say so."""
         fields.finish(strict=self.options.strict)

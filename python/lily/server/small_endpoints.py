@@ -21,7 +21,7 @@ __all__ = ["detokenize", "health", "metrics", "model", "models", "nothing", "tok
 _MOST_BYTES = 1 << 20  # of a text to encode: a second or less
 _ID_BYTES = 48  # of an id, with its text in the answer
 _MOST_TOKENS = 1 << 20
-_SMALL = 1 << 16  # bytes of a text that takes no memory worth counting
+_SMALL = 1 << 16  # bytes of a text whose memory is not worth counting
 _AT_ONCE = 1 << 14  # ids
 
 
@@ -44,7 +44,7 @@ async def model(service: Service, request: Request, fields: Fields) -> Response:
 
 
 async def nothing(service: Service, request: Request, fields: Fields) -> Response:
-    """HEAD of an endpoint that is there, by which some clients see whether they can connect."""
+    """HEAD of an existing endpoint; some clients test the connection with it."""
     del service, request, fields
     return Response()
 

@@ -1,4 +1,4 @@
-"""What a request that is being prepared asks between its steps: whether it is still wanted, and for memory."""
+"""What the preparation of a request asks for between its steps: whether the client still waits, and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Steps"]
 
 
 class Steps:
-    """Of one request, in the thread that prepares it.
+    """The steps of one request, in the thread that prepares it.
 
     Attributes
     ----------
@@ -24,13 +24,13 @@ class Steps:
         self._charge = charge
 
     def take(self, size: int) -> None:
-        """Hold that many bytes more, up to the end of the request; errors as for `Charge.resize`."""
+        """Charge that many more bytes until the end of the request; errors as for `Charge.resize`."""
         if size > 0:
             self._charge.resize(self._charge.size + size)
 
     @contextlib.contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Hold that many bytes more within the block."""
+        """Charge that many more bytes within the block."""
         before = self._charge.size
         self.take(size)
         try:

@@ -1,6 +1,6 @@
-"""Names of tools and parameters that no call can hold, under which others they are known to the model.
+"""Aliases for names of tools and parameters that cannot be written in a call.
 
-A call is written with tags, ``<function=NAME>``, so that a name must not hold what ends a tag, nor be longer than the
+A call is written with tags, ``<function=NAME>``, so a name must not contain what ends a tag, nor be longer than the
 parser looks. The model sees such a tool under an alias; the client never does.
 """
 
@@ -24,7 +24,7 @@ _UNFIT = re.compile(r"[<>\s\"']+")
 
 
 class ToolAliases:
-    """The aliases of one request's tools; for most there are none, and everything passes as it is."""
+    """The aliases of one request's tools. Most have none, and everything passes unchanged."""
 
     def __init__(self) -> None:
         self._tools = _Aliases("tool")
@@ -53,7 +53,7 @@ class ToolAliases:
         return self._names.get(name, name)
 
     def messages(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A conversation whose calls have the aliases."""
+        """The conversation, with the aliases in its calls."""
         if not self._names and not self._parameters:
             return list(messages)
         return [
@@ -88,11 +88,11 @@ class ToolAliases:
         forbidden
             Names, as the client has them, of tools that must not be called.
         told
-            Gets the names of those that were.
+            Receives the names of those that were called.
         """
         names = {alias: name for name, alias in self._names.items()}
         calls: set[int] = set()  # answers with one
-        pieces: set[str] = set()  # ids of calls of which pieces were asked for
+        pieces: set[str] = set()  # ids of calls that are streamed in pieces
         for at, event in events:
             if isinstance(event, ToolCallDelta):
                 name = names.get(event.name, event.name)
@@ -124,13 +124,13 @@ class ToolAliases:
 def _is_fit(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which no token holds
+    except UnicodeEncodeError:  # a lone surrogate, which no token contains
         return False
     return is_writable(name)
 
 
 class _Aliases:
-    """Finds names that calls can hold, and that are not taken."""
+    """Finds names that can be written in calls and are not taken."""
 
     def __init__(self, nothing: str) -> None:
         self._nothing = nothing

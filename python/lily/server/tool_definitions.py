@@ -1,4 +1,4 @@
-"""The tools of a request: functions as the library takes them; those that run elsewhere are left out with a warning."""
+"""The tools of a request as functions of the library; tools that run elsewhere are left out with a warning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CUSTOM_INPUT", "RequestTools", "ToolsOfModel"]
 
 CUSTOM_INPUT = "input"  # the one parameter of a tool that takes free text
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
-#: Tools of Anthropic's API that the client runs, and whose parameters its models know by heart.
+#: Tools of Anthropic's API that the client runs. Their parameters are not in requests, because its models know them.
 _KNOWN_BY_HEART: Mapping[str, tuple[str, Mapping[str, str], tuple[str, ...]]] = {
     "bash_": ("Run a command in a bash session.", {"command": "string", "restart": "boolean"}, ()),
     "text_editor_": (
@@ -50,7 +50,7 @@ class _Origin:
 
 @dataclass(frozen=True)
 class ToolsOfModel:
-    """A conversation, functions and a tool choice with names that calls can hold."""
+    """A conversation, functions and a tool choice with names that can be written in calls."""
 
     messages: list[dict[str, Any]]
     functions: list[dict[str, Any]]
@@ -58,7 +58,7 @@ class ToolsOfModel:
 
 
 class RequestTools:
-    """Reads the tools and the tool choice of a request, and knows how the client calls each tool.
+    """Reads the tools and the tool choice of a request, and remembers the client's form of each tool.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class RequestTools:
             self.add(place.format(at), tool)
 
     def add_late(self, place: str, tool: Any) -> None:
-        """Take a tool that an item of the conversation brings, unless it is there already."""
+        """Take a tool that an item of the conversation defines, unless it is already known."""
         name = tool.get("name") if isinstance(tool, Mapping) else None
         if not isinstance(name, str) or name not in self._origins:
             self.add(place, tool)
@@ -120,7 +120,7 @@ class RequestTools:
             self._leave_out(place, kind, tool.get("name"))
 
     def _add_nameless(self, place: str, tool: Mapping[str, Any]) -> None:
-        """Take an object of Gemini's API, which holds functions or stands for a tool of the server's."""
+        """Take an object of Gemini's API, which contains functions or names a tool of the server."""
         for kind, inner in tool.items():
             if kind in ("function_declarations", "functionDeclarations") and isinstance(inner, list):
                 self.add_all(f"{place}.{kind}[{{}}]", inner)
@@ -202,7 +202,7 @@ class RequestTools:
             self.choice = None
 
     def _allow(self, place: str, allowed: Mapping[str, Any]) -> None:
-        """Only some of the tools: the model is not told of the others."""
+        """Allow only some of the tools: the model does not see the others."""
         tools = allowed.get("tools")
         mode = allowed.get("mode", "auto")
         if not isinstance(tools, list) or mode not in ("auto", "required"):
@@ -225,9 +225,9 @@ class RequestTools:
     # -- the model's names ----------------------------------------------------------------------------------------
 
     def for_model(self, messages: Sequence[dict[str, Any]], *, with_form: bool) -> ToolsOfModel:
-        """What the model gets, once all is read; `with_form` says whether the answer has a form, as then calls have.
+        """What the model gets, once all is read; `with_form`: the answer has a format, and so have calls.
 
-        Where calls have a form, a warning tells what in the tools' schemas it does not hold.
+        If calls have one, a warning lists what it does not enforce of the tools' schemas.
         """
         choice = self.choice
         named = choice["function"]["name"] if isinstance(choice, dict) else None
@@ -244,8 +244,7 @@ class RequestTools:
     def events_for_client(self, events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
         """Events of answers, each with the answer's index, in the client's names.
 
-        Calls of tools that are there and not allowed are left out, with a warning: the model may know them from the
-        conversation.
+        Calls of tools that are not allowed are left out, with a warning: the model may know them from the conversation.
         """
         told: list[str] = []
         for item in self._aliases.events(events, self._forbidden, told):
@@ -257,7 +256,7 @@ class RequestTools:
     # -- the client's names ---------------------------------------------------------------------------------------
 
     def given_name(self, name: str, namespace: Any = None) -> str:
-        """The function that stands for a tool of the client's."""
+        """The function that represents a tool of the client."""
         if isinstance(namespace, str) and f"{namespace}.{name}" in self._origins:
             return f"{namespace}.{name}"
         return name
@@ -291,7 +290,7 @@ def _known_by_heart(kind: Any) -> dict[str, Any] | None:
 
 
 def _schema(place: str, parameters: Any) -> Mapping[str, Any]:
-    """The schema of a tool's parameters, which some clients write as text, and some languages as an empty list."""
+    """The schema of a tool's parameters. Some clients write it as text, some languages write an empty one as a list."""
     if isinstance(parameters, str) and parameters.strip():
         with contextlib.suppress(ValueError, RecursionError):
             parameters = json.loads(parameters)

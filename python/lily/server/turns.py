@@ -41,10 +41,10 @@ __all__ = [
     "refuse_oversized",
 ]
 
-_MOST_CHARACTERS = 1 << 22  # of a prompt, unless the context is so large that more could fit
-_LEAST_COUNTED = 1 << 17  # tokens that are counted at least, however small the context is
-_COUNTED_CONTEXTS = 2  # a prompt of more than so many contexts is refused before all of it is counted
-_CHARACTERS = 16  # of a token: a text of longer ones, on the whole, is nothing but repetitions
+_MOST_CHARACTERS = 1 << 22  # characters of a prompt, unless the context is so large that more could fit
+_LEAST_COUNTED = 1 << 17  # minimum of tokens that are counted, however small the context is
+_COUNTED_CONTEXTS = 2  # a prompt of more than this many contexts is refused without counting all of it
+_CHARACTERS = 16  # average characters of a token; only repetitive text has more
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class RawRequest:
-    """A prompt to continue as it is, `choices` times.
+    """A raw prompt to continue, `choices` times.
 
     With `scores_prompt` the first event of each choice has the log-probabilities of the prompt's tokens and no text,
     and the last one with log-probabilities that of the stop token, if one ended the text.
@@ -90,7 +90,7 @@ class RawRequest:
 
 @contextlib.contextmanager
 def errors_at(places: Sequence[str] | None, format_field: str = "response_format") -> Iterator[None]:
-    """Let errors about messages and the response format name their places in the request."""
+    """Make errors about messages and the response format name their places in the request."""
     try:
         yield
     except (TemplateError, InvalidArgumentError) as error:
@@ -98,9 +98,9 @@ def errors_at(places: Sequence[str] | None, format_field: str = "response_format
 
 
 def prompt_length(model: Model, request: ChatRequest, steps: Steps, most: int | None = None) -> int:
-    """Tokens of the prompt that a conversation makes, up to some more than fit.
+    """Number of tokens of a conversation's prompt, counted up to somewhat more than fit.
 
-    Errors as for `refuse_oversized`; a prompt of more than `most` tokens is an ApiError that has a higher number.
+    Errors as for `refuse_oversized`; a prompt of more than `most` tokens raises an ApiError that names an upper bound.
     """
     most = max(2 * model.max_context, _LEAST_COUNTED) if most is None else most
     try:
@@ -121,7 +121,7 @@ def refuse_oversized(model: Model, request: ChatRequest, steps: Steps, most: int
     ContextOverflowError
         The texts are far longer than the context.
     ApiError
-        There is no memory to encode them.
+        There is not enough memory to encode them.
     """
     tools = request.tools or ()
     check_tools(tools)
@@ -136,7 +136,7 @@ def encoded(model: Model, text: str, steps: Steps) -> list[int]:
     Raises
     ------
     ApiError
-        The text is longer than the context, or there is no memory to encode it.
+        The text is longer than the context, or there is not enough memory to encode it.
     """
     most = _COUNTED_CONTEXTS * model.max_context
     try:
@@ -187,7 +187,7 @@ def chat_work(model: Model, request: ChatRequest, steps: Steps, *, call_deltas: 
 
 @contextlib.contextmanager
 def _exact_overflow(model: Model, request: ChatRequest, most: int) -> Iterator[None]:
-    """Let the error for a prompt whose texts are short, but not what the template makes of them, have its tokens."""
+    """Add the token count to the error for a prompt whose texts are short but which the template makes long."""
     try:
         yield
     except ContextOverflowError as error:
@@ -217,7 +217,7 @@ def _chat(model: Model, request: ChatRequest, *, call_deltas: bool) -> Chat:
 
 
 def raw_work(model: Model, requests: Sequence[RawRequest]) -> Work:
-    """The work that continues prompts; each is one choice."""
+    """The work that continues prompts; each prompt is one choice."""
 
     def work(ticket: Ticket) -> Iterator[tuple[int, Event]]:
         choice = 0
@@ -235,7 +235,7 @@ def _continue(model: Model, request: RawRequest, ticket: Ticket) -> Iterator[tup
     if request.scores_prompt:
         scores = tuple(_prompt_logprobs(model, request, ticket))
         yield from ((at, ContentDelta("", scores)) for at in range(request.choices))
-    if request.max_tokens == 0:  # the prompt is all
+    if request.max_tokens == 0:  # nothing follows the prompt
         timings = Timings(time.perf_counter() - began, 0.0)
         for at in range(request.choices):
             yield at, Done("cancelled" if ticket.cancelled else "length", Usage(len(request.ids)), timings)
@@ -292,7 +292,7 @@ def _continuation(session: Session, request: RawRequest, at: int, prefill: float
 def _texts(tokenizer: Tokenizer, generation: Generation, stop: StopStrings, ticket: Ticket) -> Iterator[Event]:
     detokenizer = tokenizer.detokenizer()
     spans = TokenSpans()
-    place = 0  # characters that were let through
+    place = 0  # characters passed on so far
 
     def piece(text: str) -> Iterator[Event]:
         nonlocal place

@@ -1,4 +1,4 @@
-"""Ends the connection after an answer that did not wait for the request's body: what follows could be part of it."""
+"""Closes the connection after an answer that did not wait for the request's body: further input could be part of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["UnreadBody"]
 
 
 class UnreadBody:
-    """Passes the messages of one request on, and says `Connection: close` if its body was not read to the end."""
+    """Passes the messages of one request on, and adds `Connection: close` if its body was not read to the end."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

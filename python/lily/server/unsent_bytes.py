@@ -1,4 +1,4 @@
-"""How much of what was written to a connection the other side has not taken, with what the system keeps of it."""
+"""How many bytes written to a connection the other side has not received, including the system's buffer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 
 __all__ = ["unsent_bytes"]
 
-_SO_NWRITE = 0x1024  # of macOS; Python does not name it
+_SO_NWRITE = 0x1024  # macOS's constant, which Python does not have
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
-    """Bytes in the transport and in the system's buffer, which holds megabytes; the former alone if that is unknown."""
+    """Bytes in the transport and in the system's buffer, which may be megabytes and may be unknown."""
     waiting = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
     if connection is None:

@@ -1,4 +1,4 @@
-"""Limits of a conversation that are found before it is read, and the memory that encoding it takes."""
+"""Limits checked before a conversation is read, and the memory that encoding it takes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_TOOLS = 1024
 _MOST_MESSAGES = 1 << 14
 _MOST_PARTS = 1 << 15  # of all messages
 _LISTS = ("content", "tool_calls", "tools", "output", "summary", "reasoning_details", "thinking_blocks")
-_FREE = 1 << 16  # bytes of a part that are encoded in passing
+_FREE = 1 << 16  # bytes of a part too small to count
 _BYTES = 4  # of a token, about
 _LONGEST_CHARACTER = 4  # bytes
 _PER_BYTE = 160  # bytes of memory for a byte of UTF-8 that is encoded at once
 
 
 def check_counts(model: Model, messages: Sequence[Any], tools: Any = None) -> None:
-    """Raise for conversations of too many messages, parts of messages or tools; nothing of them is read before.
+    """Raise for conversations with too many messages, parts or tools, before anything of them is read.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def characters_of(value: Any) -> int:
 
 
 def may_be_too_long(model: Model, values: Sequence[Any]) -> bool:
-    """Whether texts have so many bytes that their tokens are worth counting before all else."""
+    """Whether texts are so long that their tokens are worth counting first."""
     most = _BYTES * model.max_context
     if _LONGEST_CHARACTER * characters_of(values) <= most:
         return False
@@ -69,14 +69,14 @@ def may_be_too_long(model: Model, values: Sequence[Any]) -> bool:
 
 
 def take_memory(model: Model, values: Sequence[Any], steps: Steps, most: int | None = None) -> None:
-    """Charge the request with what it takes to encode texts or messages, one after another.
+    """Charge the request with the memory to encode texts or messages, one at a time.
 
     Raises
     ------
     ContextOverflowError
-        A text is so long that its beginning alone has more than `most` tokens; None: than the context.
+        The beginning of a text alone has more than `most` tokens (None: the context).
     ApiError
-        There is no memory for that.
+        There is not enough memory.
     """
     tokenizer = model.tokenizer
     most = model.max_context if most is None else most
@@ -92,7 +92,7 @@ def take_memory(model: Model, values: Sequence[Any], steps: Steps, most: int | N
 
 
 def encoding_bytes(tokenizer: Tokenizer, text: str) -> int:
-    """About how many bytes the tokenizer needs to encode a text, beside the few that it always needs."""
+    """About how many bytes the tokenizer needs to encode a text, beyond the few that it always needs."""
     return _needed(tokenizer.longest_part(text))
 
 
@@ -101,7 +101,7 @@ def _needed(longest_part: int) -> int:
 
 
 def _refuse_by_beginning(tokenizer: Tokenizer, text: str, steps: Steps, most: int) -> None:
-    """Raise ContextOverflowError if what would be about a context of usual tokens is far more of them."""
+    """Raise ContextOverflowError if a text that would fit at the usual token length has far more tokens."""
     size = len(text.encode("utf-8", "replace"))
     if size <= _BYTES * most:
         return
