@@ -1,7 +1,7 @@
 """Chats: messages in, typed events out. `Model.chat` makes one.
 
-The parts work on their own, too: the parser of answers, the conversion of arguments, the policy about roles, Python
-functions as tools, and grammars.
+The parts can also be used alone: the parser of answers, the conversion of arguments, the role policy, Python functions
+as tools, and grammars.
 """
 
 from __future__ import annotations

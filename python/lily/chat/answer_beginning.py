@@ -1,4 +1,4 @@
-"""Answers that have begun: a conversation whose last message is the assistant's, to be gone on with."""
+"""Answers that have begun: a conversation that ends with an assistant message to be continued."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AnswerBeginning:
     content, reasoning : str
         Its texts so far.
     is_thinking : bool
-        Whether the thinking goes on.
+        Whether the thinking is still open.
     """
 
     content: str
@@ -33,7 +33,7 @@ class AnswerBeginning:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> AnswerBeginning:
-        """From a normalized message of the assistant; thinking may stand in its content, within its tags."""
+        """From a normalized assistant message, whose content may contain the thinking in its tags."""
         content, reasoning = str(message.get("content") or ""), str(message.get("reasoning_content") or "")
         if message.get("tool_calls"):
             raise InvalidArgumentError("the conversation ends with tool calls; add their results to continue")
@@ -44,7 +44,7 @@ class AnswerBeginning:
 
     @property
     def text(self) -> str:
-        """The text that the output goes on with."""
+        """The text that the output continues."""
         return self.reasoning if self.is_thinking else self.content
 
     @property
@@ -58,7 +58,7 @@ class AnswerBeginning:
         render: Callable[[list[Mapping[str, Any]]], str],
         turn_ends: Sequence[str],
     ) -> str:
-        """The prompt that ends where the answer goes on.
+        """The prompt, which ends where the answer continues.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class AnswerBeginning:
         return text + (after if given.strip() else "")
 
     def _begun_turn(self, text: str, turn_ends: Sequence[str]) -> str:
-        """A rendered conversation up to where its last turn goes on."""
+        """A rendered conversation up to the point where its last turn continues."""
         text = text[: max(text.rfind(end) for end in turn_ends)]
         if not self.is_thinking:
             return text
@@ -89,15 +89,15 @@ class AnswerBeginning:
         return f"{text}\n" if text.endswith(OPEN_THINK) else text
 
     def joined(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole answer: a message from a parser that was given `text`, with the thinking before that."""
+        """The whole answer: the message of a parser that was given `text`, with the thinking that came before."""
         if self.is_thinking or not self.reasoning:
             return dict(message)
         return {**message, "reasoning_content": self.reasoning}
 
     def enter(self, constraint: GrammarConstraint, tokenizer: Tokenizer) -> None:
-        """Bring a constraint of the answer behind the beginning, if the answer may begin so.
+        """Advance a constraint past the beginning, if the answer may begin like that.
 
-        Otherwise what the constraint describes, a call or a form of answer, comes behind the beginning.
+        Otherwise the constrained part, a call or a formatted answer, follows the beginning.
         """
         if self.is_thinking:
             return

@@ -1,4 +1,4 @@
-"""Turns the text of a tool call's argument into a value of the type that the tool's JSON schema asks for."""
+"""Converts the text of a tool call's argument to the type in the tool's JSON schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lily.quoting import quoted
 
 __all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
 
-_NULLS = ("null", "None")  # the second is what templates that write Python's forms teach
+_NULLS = ("null", "None")  # the second is from templates that write Python values
 _STRUCTURES = frozenset(["array", "object", ANY])
 
 
@@ -68,7 +68,7 @@ class ToolSchemas:
         return self._allowed_values(name, parameter).value_of(text)
 
     def fitted(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """A tool's arguments that came as JSON, where strings that are not allowed become values as in `convert`."""
+        """A tool's arguments from JSON; strings that its schema does not allow are converted as in `convert`."""
         if not isinstance(arguments, Mapping):
             raise InvalidArgumentError(f"arguments must be a mapping, not {quoted(arguments)}")
         return {
@@ -76,7 +76,7 @@ class ToolSchemas:
         }
 
     def is_text(self, name: str, parameter: str) -> bool:
-        """Whether a tool's parameter takes every text as it is."""
+        """Whether a tool's parameter takes every text unchanged."""
         return self._allowed_values(name, parameter).is_text
 
     def _allowed_values(self, name: str, parameter: str) -> AllowedValues:
@@ -90,7 +90,7 @@ class ToolSchemas:
 
 
 class AllowedValues:
-    """What a JSON schema says of a value's type; read once, in time for the schema's size."""
+    """What a JSON schema says about a value's type; read once, in time proportional to its size."""
 
     def __init__(self, schema: Any, references: References) -> None:
         kinds: dict[str, None] = {}
@@ -113,7 +113,7 @@ class AllowedValues:
         return not self._has_choices and self._kinds in ((), ("string",))
 
     def fitted(self, value: Any) -> Any:
-        """A value of JSON, or what a string that is not allowed stands for."""
+        """A JSON value; a string that is not allowed is converted."""
         unbound = not self._kinds and not self._has_choices
         if not isinstance(value, str) or unbound or self._takes_text:
             return value
@@ -133,7 +133,7 @@ class AllowedValues:
             value = self._as_string(text, stripped) if kind in ("string", ANY) else _CONVERTERS[kind](stripped)
             if value is not MISFIT:
                 return value
-        # A null where another type is due means "not given"; as a string it would mean nothing.
+        # A null where another type is expected means "not given"; as a string it would be meaningless.
         return None if self._kinds and is_null else text
 
     def _is_null(self, text: str) -> bool:
@@ -146,7 +146,7 @@ class AllowedValues:
         return "string" in self._kinds or ANY in self._kinds
 
     def _as_string(self, text: str, stripped: str) -> Any:
-        """The text, unless it is JSON of an array or object that is allowed as well."""
+        """The text, unless it is JSON for an array or object that is also allowed."""
         kinds = ("array", "object") if ANY in self._kinds else _STRUCTURES.intersection(self._kinds)
         value = load_structure(stripped, kinds, only_json=True) if kinds else MISFIT
         return text if value is MISFIT else value
@@ -187,18 +187,18 @@ class AllowedValues:
 def convert(text: str, schema: Any, root: Mapping[str, Any] | None = None) -> Any:
     """Return `text` as a value that fits `schema`, or unchanged if it fits none of its types.
 
-    The alternatives of ``type`` lists, ``anyOf`` and ``oneOf`` are tried in their order, ``null`` first; a text that is
-    JSON of an array or object is one wherever the schema allows it. Numbers may have a plus sign, and a point without
-    digits on one of its sides; truth values and, where no string is allowed, null may be written in any case. What
-    is no number in JSON for another reason (``1_000``, ``007``, ``NaN``, digits of other scripts) stays a string. No
-    schema means a string. Nothing raises.
+    The alternatives of ``type`` lists, ``anyOf`` and ``oneOf`` are tried in order, ``null`` first; JSON text of an
+    array or object becomes one wherever the schema allows it. Numbers may have a plus sign, and a point without digits
+    on one of its sides; truth values and, where no string is allowed, null may be written in any case. Anything else
+    that is not a JSON number (``1_000``, ``007``, ``NaN``, digits of other scripts) stays a string. No schema means a
+    string. Never raises.
 
     Parameters
     ----------
     text
         As the model wrote it.
     schema
-        JSON schema of the value; anything that is not a mapping is taken for no schema.
+        JSON schema of the value; anything but a mapping counts as no schema.
     root
         Where ``$ref`` points into.
     """
@@ -211,7 +211,7 @@ def is_text(schema: Any, root: Mapping[str, Any] | None = None) -> bool:
 
 
 def _alternatives(schema: Any, references: References) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Pairs of a type's name and nothing, or of "enum" and the values allowed; each part of the schema once."""
+    """Pairs of a type's name and None, or of "enum" and the allowed values; each part of the schema once."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", schema)]
     while waiting:
@@ -260,7 +260,7 @@ def _quoted_number(text: str) -> Any:
 def _integer(text: str) -> Any:
     value = _quoted_number(text)
     if isinstance(value, float) and value.is_integer():
-        exact = Decimal(unquoted(text).strip())  # 1e23 is no power of two, and 9007199254740993.5 no integer
+        exact = Decimal(unquoted(text).strip())  # 1e23 is not a power of two, and 9007199254740993.5 is not an integer
         return int(exact) if int(exact) == exact else value
     return value
 

@@ -1,4 +1,4 @@
-"""What a parser notes about calls that may be talk, and about tags that begin no call."""
+"""A parser's notes on calls that may be mere text, and on tags that begin no call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Draft", "NoCalls"]
 
 @dataclass
 class Draft:
-    """Calls that count only if the turn ends behind them, and their text."""
+    """Calls that count only if the turn ends after them, and their text."""
 
     calls: list[ReadCall]
     text: str
@@ -21,12 +21,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class NoCalls:
-    """Tags that follow one another and of which the first was found to begin no call: so do the others."""
+    """A run of tags whose first began no call; then neither do the others."""
 
     last: int  # characters of the output before the last one
     only_known: bool
     strict: bool  # how the first was read
 
     def hold(self, at: int, only_known: bool, strict: bool) -> bool:
-        """Whether a tag at a place begins no call when it is read like this."""
+        """Whether a tag at a place is known to begin no call when read this way."""
         return at <= self.last and only_known >= self.only_known and strict >= self.strict

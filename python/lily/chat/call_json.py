@@ -1,4 +1,4 @@
-"""Tool calls that are written as JSON: where a value ends while it is still growing, and the calls in it."""
+"""Tool calls written as JSON: finds the end of a growing value, and the calls in it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LONGEST_COMMENT = 2000  # characters
 
 
 class JsonScanner:
-    """Finds the end of the object or array that begins at a place; every character is looked at once."""
+    """Finds the end of the object or array that begins at a place; looks at each character once."""
 
     def __init__(self, start: int) -> None:
-        self.at = start  #: how far it has come; behind the value once it has ended
+        self.at = start  #: how far it has read; after the value, once that has ended
         self._depth = 0
         self._quote = ""  # that has opened a string
         self._plain = _OUTSIDE  # what needs no look
         self._comment_end = 0  # of the last one
 
     def scan(self, text: str, end: int) -> Literal["open", "ended", "wrong"]:
-        """Go on to `end`: the value goes on there, has ended, or is no JSON, not even with the mistakes of models."""
+        """Read up to `end`: the value continues, has ended, or is not JSON, even allowing for models' mistakes."""
         while self.at < end:
             match = self._plain.match(text, self.at, end)
             self.at = self.at if match is None else match.end()
@@ -68,7 +68,7 @@ class JsonScanner:
         return before[-1:] in ("{", "[", ",", ":") if before else self._comment_end > 0
 
     def _behind_comment(self, text: str, end: int) -> int:
-        """The place behind a comment; the same place if its end has not come, and a negative number for no comment."""
+        """The place after a comment; the same place if its end has not arrived, negative if there is no comment."""
         opening = text[self.at : min(self.at + 2, end)]
         opening = "#" if opening[0] == "#" else opening
         if opening == "/":
@@ -83,13 +83,13 @@ class JsonScanner:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object that the text is, written perhaps with the mistakes that `load_call` takes."""
+    """The object in a text, which may have the mistakes that `load_call` accepts."""
     value = _loaded(text)
     return value if isinstance(value, dict) else None
 
 
 def calls_of(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """The calls of {"name": ..., "arguments": {...}}, or of a list of such objects; empty if one is no call."""
+    """The calls in {"name": ..., "arguments": {...}}, or in a list of such objects; empty if one is not a call."""
     value = _loaded(text)
     calls = []
     for entry in value if isinstance(value, list) else [value]:

@@ -1,8 +1,8 @@
 """Reads the tool calls of one place in a model's output, as the text arrives.
 
 The format is ``<tool_call>``, ``<function=NAME>``, ``<parameter=NAME>`` value ``</parameter>``, and the closing tags.
-What models get wrong is mended: missing closing tags, blank lines, a JSON body instead of elements, the outer element
-left out. A call is never lost because of what is inside it; where a value ends is the matter of `call_value`.
+Models' mistakes are repaired: missing closing tags, blank lines, a JSON body instead of elements, a missing outer
+element. A call is never lost because of its contents; `call_value` finds where a value ends.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class ReadCall:
 
 @dataclass(frozen=True)
 class ReadCalls:
-    """What stands at the place: calls, where they end, and the text of a call that was cut off.
+    """What was found at the place: calls, where they end, and the text of a call that was cut off.
 
-    No calls and nothing cut off means that it is no call at all, and neither is any at the tags up to `last_open`.
+    No calls and nothing cut off: there is no call here, nor at any tag up to `last_open`.
     """
 
     calls: list[ReadCall]
     end: int
     partial: str = ""
-    last_open: int = 0  # where the last <tool_call> begins of those that follow one another at the place
+    last_open: int = 0  # start of the last <tool_call> in the run of them at this place
 
 
 class CallReader:
     """Reads from ``<tool_call>`` or a bare ``<function=NAME>``, at index 0 of the text, to the end of the calls.
 
-    `read` is called when there is more text. It returns None while what comes next may change the result; the result
-    does not depend on how the text was split.
+    Call `read` whenever there is more text. It returns None as long as further text may change the result, which does
+    not depend on how the text was split.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class CallReader:
         tools
             The request's tools.
         buffer
-            The text from the place on; only its end may change.
+            The text from the place on; it may only grow at its end.
         only_known
-            Names that are no tool's are not read as calls.
+            Read only names of tools as calls.
         strict
-            What follows ``<tool_call>`` must stand on the next line.
+            The call must begin on the line after ``<tool_call>``.
         single
             Read one call only.
         """
@@ -99,7 +99,7 @@ class CallReader:
         self._calls: list[ReadCall] = []
         self._calls_end = 0  # where the last complete call ends
         self._after_json = False
-        self._flat = False  # calls in values are not looked for any more
+        self._flat = False  # stop looking for calls in values
         self._name = ""  # of the call that is being read
         self._call_start = self._function_start = 0
         self._arguments: dict[str, Any] = {}
@@ -115,9 +115,9 @@ class CallReader:
         end
             Characters of the buffer that may be read.
         final
-            No more come: a result is returned.
+            The text is complete: always return a result.
         truncated
-            The text was cut off: a call that is open at its end is not a call.
+            The text was cut off: a call still open at its end does not count.
         """
         self._text.end, self._text.final, self._truncated = end, final, truncated
         while self._result is None:
@@ -128,13 +128,13 @@ class CallReader:
         return self._result
 
     def progress(self) -> list[CallInProgress]:
-        """The calls so far, the one that is being read included; what they hold is certain."""
+        """The calls so far, including the one being read; their contents are final."""
         calls = [CallInProgress(call.name, call.arguments) for call in self._calls]
         if self._value is not None:
             calls.append(CallInProgress(self._name, self._arguments, *self._value.certain_text()))
         return calls
 
-    # Each step returns False to wait for more text. With all of the text there it never does.
+    # Each step returns False to wait for more text; never once the text is complete.
 
     def _start(self) -> bool:
         tag = self._text.tag_at(0)
@@ -147,7 +147,7 @@ class CallReader:
         return self._begin_function(tag)
 
     def _body(self) -> bool:
-        """Inside <tool_call>, before a call or behind one."""
+        """Inside <tool_call>, before or after a call."""
         at = self._behind_surplus(self._at) if self._after_json else self._text.skip_fence(self._at)
         if at is None:
             return False
@@ -194,7 +194,7 @@ class CallReader:
         return True
 
     def _head(self) -> bool:
-        """Behind <function=NAME>: what follows tells whether it is a call at all."""
+        """After <function=NAME>: what follows decides whether it is a call at all."""
         at = self._text.skip_fence(self._at)
         if at is None:
             return False
@@ -255,7 +255,7 @@ class CallReader:
         return True
 
     def _scan_json(self) -> tuple[str, str]:
-        """Whether the value goes on, has ended, is none, or was cut off, and its text."""
+        """Whether the value continues, has ended, is not a value, or was cut off; and its text."""
         found: str = self._json.scan(self._text.buffer.text, self._text.end)
         if found == "open" and self._text.final:
             found = "cut" if self._truncated else "wrong"
@@ -279,7 +279,7 @@ class CallReader:
         return self._close_call(tag.end if tag.kind == CLOSE_FUNCTION else tag.start, closed=closed)
 
     def _stray_or_none(self, at: int) -> bool:
-        """Text where a parameter is due: a call that went wrong, if it stands on lines of its own in a wrapper."""
+        """Text where a parameter is expected: a malformed call, if it stands on its own lines in a wrapper."""
         if not self._wrapped or self._strict or not self._on_next_line(at):
             return self._no_call()
         self._at, self._step = at, self._stray
@@ -370,7 +370,7 @@ class CallReader:
         return True
 
     def _wait_or_end(self, at: int) -> bool:
-        """No complete tag stands here: it is the beginning of one, or the calls have ended before it."""
+        """There is no complete tag here: either one is beginning, or the calls have ended before."""
         if not self._text.may_be_tag(at):
             return self._end(self._calls_end)
         if not self._text.final:
@@ -382,11 +382,11 @@ class CallReader:
         return self._end(self._text.end if swallowed else self._calls_end)
 
     def _wait_or_stray(self, at: int) -> bool:
-        """No complete tag stands where a parameter or the end of the call is due."""
+        """There is no complete tag where a parameter or the end of the call is expected."""
         return self._wait_or_cut_off() if self._text.may_be_tag(at) else self._stray_or_none(at)
 
     def _behind_surplus(self, at: int) -> int:
-        """The place behind what models write too much of behind JSON: braces, and the fence that it stands in."""
+        """The place after superfluous text that models write after JSON: braces, and the fence around it."""
         at = self._text.skip_space(at)
         while self._text.character(at) in _SURPLUS:
             at = self._text.skip_space(at + 1)
@@ -398,5 +398,5 @@ class CallReader:
         return self._cut_off() if self._truncated else self._no_call()
 
     def _on_next_line(self, at: int) -> bool:
-        """Whether a line ends between where the step began and the place."""
+        """Whether a line ends between the step's beginning and the place."""
         return "\n" in self._text.slice(self._at, at)

@@ -1,4 +1,4 @@
-"""The tags of tool calls, as the chat template writes them, and how they are found in text that is still growing."""
+"""The tags of tool calls, as the chat template writes them, and how to find them in growing text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TAG = re.compile(rf"</?tool_call>|</function>|</parameter>|<function=({_NAME})>
 _PARTIAL_NAMED_TAG = re.compile(r"<(?:function|parameter)=[^<>\n]{0,200}")
 _TAGS = (OPEN_CALL, CLOSE_CALL, CLOSE_FUNCTION, CLOSE_PARAMETER, FUNCTION, PARAMETER)
 _LONGEST_TAG = 256  # characters; more than any tag has
-_CODE_INDENT = 4  # columns from which on Markdown takes a line for code
+_CODE_INDENT = 4  # columns of indentation that make a line code in Markdown
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Tag:
 
 
 class TextBuffer:
-    """Text that grows at its end; what is appended costs its own length, however long the text is."""
+    """Text that grows at its end; appending costs only the new characters, however long the text is."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -69,12 +69,12 @@ def plain_name(text: str) -> str:
 
 
 def is_writable(name: str) -> bool:
-    """Whether the name of a tool or a parameter comes back as it is from a call that is written with it."""
+    """Whether the name of a tool or a parameter survives being written in a call and parsed."""
     return re.fullmatch(_NAME, name) is not None and name == plain_name(name)
 
 
 def is_partial_tag(text: str) -> bool:
-    """Whether `text` may be the beginning of a tag that is not complete."""
+    """Whether `text` may be the beginning of an incomplete tag."""
     if len(text) > _LONGEST_TAG:
         return False
     return any(len(text) < len(tag) and tag.startswith(text) for tag in _TAGS) or bool(
@@ -95,7 +95,7 @@ def tag_at(text: str, at: int, end: int) -> Tag | None:
 
 
 def begins_line(text: str, at: int) -> bool:
-    """Whether nothing but an indentation stands before a place on its line."""
+    """Whether only indentation stands before a place on its line."""
     start = at
     while start > 0 and text[start - 1] == " ":
         start -= 1

@@ -8,7 +8,7 @@ __all__ = ["CallText"]
 
 _LONGEST_FENCE = 32  # characters of the line that opens one
 _PLACES = 8
-_LOOK_AHEAD = 257  # characters; one more than a tag has
+_LOOK_AHEAD = 257  # characters; one more than the longest tag
 
 
 class CallText:
@@ -18,7 +18,7 @@ class CallText:
         self.buffer = buffer
         self.end = 0
         self.final = False
-        self._spaces: dict[int, int] = {}  # places, the latest ones, and how far white space goes from there
+        self._spaces: dict[int, int] = {}  # the latest places, and how far white space extends from each
 
     def slice(self, start: int, end: int) -> str:
         """Some of the text."""
@@ -40,7 +40,7 @@ class CallText:
         return found
 
     def skip_fence(self, at: int) -> int | None:
-        """The next place behind white space and the opening of a Markdown fence; None if that is not known yet."""
+        """The next place after white space and an opening Markdown fence; None if not known yet."""
         at = self.skip_space(at)
         opening = self.slice(at, min(at + _LONGEST_FENCE, self.end))
         if not opening.startswith("```"):
@@ -55,13 +55,13 @@ class CallText:
         return tag_at(self.buffer.text, at, self.end)
 
     def may_be_tag(self, at: int) -> bool:
-        """Whether the text from a place on may become a tag; at the end, too."""
+        """Whether the text from a place on may become a tag; also true at the end."""
         return at >= self.end or (
             self.buffer.text[at] == "<" and is_partial_tag(self.slice(at, min(at + _LOOK_AHEAD, self.end)))
         )
 
     def find_tag(self, at: int) -> tuple[Tag | None, int]:
-        """The next complete tag, and the place before which there is none."""
+        """The next complete tag, and a place before which there is no tag."""
         text, end = self.buffer.text, self.end
         while (found := text.find("<", at, end)) >= 0:
             tag = tag_at(text, found, end)
@@ -73,7 +73,7 @@ class CallText:
         return None, end
 
     def follower(self, at: int) -> Tag | None:
-        """What comes after white space: a tag, or one of kind "text" or "end"; None if that is not known yet."""
+        """What follows white space: a tag, or one of kind "text" or "end"; None if not known yet."""
         at = self.skip_space(at)
         if at == self.end:
             return Tag("end", at, at) if self.final else None
@@ -87,7 +87,7 @@ class CallText:
         return begins_line(self.buffer.text, tag.start)
 
     def line_ends(self, at: int) -> bool | None:
-        """Whether nothing but white space follows on the line; None if that is not known yet."""
+        """Whether only white space follows on the line; None if not known yet."""
         behind = self.skip_space(at)
         if self.buffer.text.find("\n", at, behind) >= 0:
             return True

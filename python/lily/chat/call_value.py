@@ -1,8 +1,8 @@
-"""Finds the end of a parameter's value, whose text may itself hold the tags of calls.
+"""Finds the end of a parameter's value, whose text may itself contain call tags.
 
-Only a declared parameter that was not given yet, or the end of the call, can follow a value: in a wrapper that is
-``</parameter>``, ``</function>`` and ``</tool_call>``. Calls and parameters that the value quotes as a whole are
-skipped. An end that lacks a tag counts once the output is over and no proper one has come.
+Only a declared parameter that was not given yet, or the end of the call, can follow a value; the end in a wrapper is
+``</parameter>``, ``</function>`` and ``</tool_call>``. Calls and parameters that the value quotes completely are
+skipped. An end that lacks a tag counts if the output is over and no proper end has come.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lily.chat.call_writer import TextSoFar
 
 __all__ = ["CallValue"]
 
-_REPEATED = 4  # times that a closing tag may be written again
+_REPEATED = 4  # times that a closing tag may be repeated
 _Ending = Literal["next parameter", "end of call", "damaged end", "text"]
 
 
 @dataclass
 class _QuotedCall:
-    """A call in the value's text."""
+    """A call quoted in the value's text."""
 
     kind: str  # of its opening tag
     parameter_is_open: bool = False
@@ -41,9 +41,9 @@ class _QuotedCall:
 
 @dataclass
 class _OtherParameters:
-    """Parameters without this one's closing tag before them: the next ones, if it was left out, or quoted ones.
+    """Parameters that begin before this one's closing tag: the next ones, if the tag is missing, or quoted ones.
 
-    They are quoted if text follows one of them, or one more closing tag, which is this one's. If the call ends behind
+    They are quoted if text follows one of them, or another closing tag, which is this one's. If the call ends after
     them, they are the next ones.
     """
 
@@ -60,7 +60,7 @@ class CallValue:
     name : str
         The parameter.
     flat : bool
-        Tags are taken as they come: what looked like a quoted call was none.
+        Tags are taken in order: what looked like a quoted call was not one.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CallValue:
         wrapped: bool,
         flat: bool,
     ) -> None:
-        """`given` are the parameters before this one; `wrapped` tells whether <tool_call> is open."""
+        """`given`: the parameters before this one; `wrapped`: whether <tool_call> is open."""
         self.name = tag.name
         self.flat = flat
         self._text = text
@@ -96,7 +96,7 @@ class CallValue:
         self._damaged_end: int | None = None  # the first
 
     def find_end(self, *, truncated: bool) -> int | None:
-        """Where the value ends; None if that is not known yet, or if the text was cut off before."""
+        """Where the value ends; None if not known yet, or if the text was cut off before."""
         if self._json is not None:
             end = self._end_of_json(self._json)
             if end is not False:
@@ -114,12 +114,12 @@ class CallValue:
             self._at = tag.end
 
     def converted(self, end: int) -> Any:
-        """The value up to its end, in the type of its schema."""
+        """The value up to its end, converted to its schema's type."""
         value = _without_border_newlines(self._text.slice(self._start, end))
         return self._tools.convert(self._function, self.name, value)
 
     def certain_text(self) -> tuple[str | None, TextSoFar]:
-        """The parameter and the text that is certain to be part of its value; no parameter if that is not known."""
+        """The parameter, and the text certain to be part of its value; no parameter if not known."""
         start, end = self._start, min([self._at, *self._possible_ends()])
         if self._passed is not None and self._passed[1] >= self._at:
             end = min(end, self._passed[0])
@@ -137,7 +137,7 @@ class CallValue:
     # -- tags in the value: False goes on behind one, None waits for more text, a number is the end -----------------
 
     def _end_of_json(self, scanner: JsonScanner) -> int | Literal[False] | None:
-        """The end of an array or object, whose strings may hold any tag; False if it is none."""
+        """The end of an array or object, whose strings may contain any tag; False if it is neither."""
         begin = self._text.skip_space(self._start)
         if begin == self._text.end and not self._text.final:
             return None
@@ -180,7 +180,7 @@ class CallValue:
         return False
 
     def _opens_call(self, tag: Tag) -> bool | None:
-        """Whether a tag stands where the template's form has it, so that it may begin a call."""
+        """Whether a tag stands where the template would write it, so that it may begin a call."""
         if tag.kind == FUNCTION and not self._text.begins_line(tag):
             return False
         at = self._text.skip_space(tag.end)
@@ -214,7 +214,7 @@ class CallValue:
         return False
 
     def _stands_alone(self, tag: Tag) -> bool | None:
-        """Whether a tag has a line of its own, as this parameter's has; None if that is not known yet."""
+        """Whether a tag is alone on its line, like this parameter's; None if not known yet."""
         has_line = self._text.slice(self._start, self._start + 2).startswith(("\n", "\r\n"))
         may_be_next = self._others is not None or self._may_be_next(tag)
         return self._text.line_ends(tag.end) if has_line or not may_be_next else True
@@ -281,14 +281,14 @@ class CallValue:
         if ends:
             self.flat = True
             return min(ends)
-        # The beginning of a closing tag is none of the value's text.
+        # The beginning of a closing tag is not part of the value's text.
         last = self._text.buffer.text.rfind("</", self._start, self._text.end)
         return last if last >= 0 and self._text.may_be_tag(last) else self._text.end
 
     # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _ending(self, tag: Tag) -> _Ending | None:
-        """What ``</parameter>`` at a place is, by what follows; None if that is not known yet."""
+        """What ``</parameter>`` at a place means, judged by what follows; None if not known yet."""
         follower = self._text.follower(tag.end)
         if follower is None:
             return None
@@ -338,7 +338,7 @@ class CallValue:
         )
 
     def _may_be_next(self, tag: Tag) -> bool:
-        """Whether this may be the next parameter, with this one's closing tag left out or taken for a quoted one."""
+        """Whether this may be the next parameter, with this one's closing tag missing or taken for a quoted one."""
         is_behind_close = self._passed is not None and self._passed[1] == tag.start
         if (
             self._damaged_end is not None

@@ -15,22 +15,22 @@ __all__ = ["CallInProgress", "CallWriter", "TextSoFar"]
 
 @dataclass(frozen=True)
 class TextSoFar:
-    """The text of a string that is being written, from a place of a buffer to another one."""
+    """The text of a string being written: a range of a buffer."""
 
     buffer: TextBuffer
     start: int
     end: int
 
     def after(self, length: int) -> str:
-        """What follows its first characters; the cost is that of what follows."""
+        """The text after its first characters; costs only as much as that text."""
         return self.buffer.text[self.start + length : self.end]
 
 
 @dataclass(frozen=True)
 class CallInProgress:
-    """What is known of a call that is not complete.
+    """What is known about an incomplete call.
 
-    `arguments` are the complete ones; `parameter` and `text` are those of a string that is being written.
+    `arguments` are complete; `parameter` and `text` belong to a string that is being written.
     """
 
     name: str
@@ -40,18 +40,18 @@ class CallInProgress:
 
 
 class CallWriter:
-    """Pieces of one call. Put together their texts are the JSON of its arguments."""
+    """Pieces of one call. Joined, their texts are the JSON of its arguments."""
 
     def __init__(self) -> None:
         self.id = new_call_id()
         self._begun = False
         self._written: dict[str, Any] = {}
         self._parameter: str | None = None  # whose string is open
-        self._length = 0  # characters of it that are written
+        self._length = 0  # characters of it written so far
         self._text = ""
 
     def advance(self, call: CallInProgress) -> list[ToolCallDelta]:
-        """The piece that is new, if there is one."""
+        """The new piece, if there is one."""
         self._write_arguments(call.arguments)
         if call.text is not None and call.parameter is not None and call.parameter not in self._written:
             if self._parameter is None:
@@ -61,7 +61,7 @@ class CallWriter:
         return self._take(call.name)
 
     def finish(self, name: str, arguments: Mapping[str, Any]) -> list[ToolCallDelta]:
-        """The rest of a call that is complete."""
+        """The rest of a complete call."""
         self._write_arguments(arguments)
         self._text += "}" if self._written else "{}"
         return self._take(name)

@@ -38,8 +38,8 @@ _MOST_ALTERNATIVES = 1024
 class Chat:
     """One conversation. Made by `Model.chat`.
 
-    A chat serves one caller at a time, from any thread; a second one gets `BusyError`. Chats of one model may be used
-    from several threads at once.
+    A chat serves one caller at a time, from any thread; a second caller gets `BusyError`. Chats of one model may be
+    used from several threads at once.
 
     Examples
     --------
@@ -93,27 +93,27 @@ class Chat:
     ) -> Iterator[Event]:
         """Send a message and generate the answer.
 
-        Nothing is computed before the first event is asked for. Once a token was generated the turn is part of the
-        conversation, even if the caller stops early; before that, neither the message nor the answer is.
+        Nothing is computed before the first event is requested. Once a token has been generated, the turn is part of
+        the conversation, even if the caller stops early; before that, neither the message nor the answer is.
 
         Parameters
         ----------
         content : str or sequence of parts, optional
-            The user's message; None answers to what is there, such as the results of tools.
+            The user's message; None answers the conversation as it is, for example tool results.
         progress : callable, optional
-            Called as ``progress(done, total)`` in tokens of the prompt, first with those that need no computing.
+            Called as ``progress(done, total)`` in tokens of the prompt, first with those already computed.
         **options
             Fields of `lily.chat.TurnOptions`, for this turn only.
 
         Yields
         ------
         ReasoningDelta, ContentDelta, ToolCallEvent, Done
-            `Done` is the last one, always.
+            `Done` is always the last one.
 
         Raises
         ------
         TemplateError
-            The messages are not a conversation that the model can answer; the message's index is named.
+            The messages are not a conversation that the model can answer; the error names the message's index.
         InvalidArgumentError
             An option is not valid.
         ContextOverflowError
@@ -134,42 +134,44 @@ class Chat:
     ) -> Iterator[tuple[int, Event]]:
         """Several answers to one message, generated side by side; the prompt is computed once.
 
-        The conversation stays as it is; `reset` goes on from the answer of the caller's choice.
+        The conversation stays unchanged; `reset` can continue from the answer that the caller chooses.
 
         Parameters
         ----------
         content, progress, **options
             As in `send`.
         count : int
-            How many answers, at most 1,024. The first one is that of `send`; the seed of each next one is one higher.
+            How many answers, at most 1,024. The first is what `send` would give; each further one has a seed one
+            higher.
 
         Yields
         ------
         (int, Event)
-            The answer's index and one of its events, in turns; each answer ends with its `Done`. Errors as for `send`.
+            An answer's index and one of its events, the answers in rotation; each ends with its `Done`. Errors as for
+            `send`.
         """
         number = whole_number("count", count, 1, _MOST_ALTERNATIVES, InvalidArgumentError)
         message = None if content is None else {"role": "user", "content": content}
         return self._alternatives(message, number, self._options.changed(options), checked_progress(progress))
 
     def ask(self, content: str | Sequence[Mapping[str, Any]] | None = None, **options: Any) -> Answer:
-        """As `send`, but the whole answer at once."""
+        """Like `send`, but returns the whole answer at once."""
         return collect(self.send(content, **options))
 
     def add_tool_result(self, call: ToolCall | str, result: Any) -> None:
-        """Add the result of a tool call; `send` without content goes on once all are there.
+        """Add the result of a tool call. When all are there, `send` without content continues.
 
         Parameters
         ----------
         call : ToolCall or str
             The call, or its id.
         result : any
-            A string as it is; anything else as JSON, or as ``str(result)`` where it has no JSON form.
+            A string is used unchanged; anything else becomes JSON, or ``str(result)`` if it has no JSON form.
 
         Raises
         ------
         InvalidArgumentError
-            The latest answer made no such call, or its result is there already.
+            The latest answer made no such call, or the call already has its result.
         """
         call_id = call.id if isinstance(call, ToolCall) else call
         with self._exclusive():
@@ -188,23 +190,23 @@ class Chat:
         on_event: Callable[[Event], object] | None = None,
         **options: Any,
     ) -> Answer:
-        """Send a message, call the Python functions that the model asks for, and go on until it answers.
+        """Send a message, call the Python functions that the model asks for, and repeat until it answers.
 
-        What a function raises, and calls of unknown functions or with wrong arguments, are told to the model.
+        The model is told of exceptions that a function raises, of unknown functions and of wrong arguments.
 
         Parameters
         ----------
         content : str or sequence of parts, optional
             As in `send`.
         tools : sequence of functions, optional
-            Replace the chat's tools from here on.
+            Replace the chat's tools from now on.
         max_rounds : int
-            Most turns of the model. The answer of the last one is returned even if it asks for more calls: then its
-            `finish_reason` is "tool_calls".
+            Maximum number of the model's turns. The last answer is returned even if it asks for more calls; its
+            `finish_reason` is then "tool_calls".
         on_event : callable, optional
             Called with every event of every turn.
         **options
-            As in `send`, for each turn.
+            As in `send`, applied to each turn.
         """
         max_rounds = whole_number("max_rounds", max_rounds, 1, error_type=InvalidArgumentError)
         check_callable("on_event", on_event)
@@ -224,20 +226,19 @@ class Chat:
         return answer
 
     def prompt_length(self, most: int | None = None) -> int:
-        """Tokens of the prompt that `send` without content would answer, even if they do not fit; errors as for it.
+        """Number of tokens of the prompt that `send` without content would answer, even if too many; errors as for it.
 
         Parameters
         ----------
         most
-            A prompt that is certain to have more tokens than these gets a ContextOverflowError, before all of it is
-            encoded.
+            Raise ContextOverflowError without encoding the whole prompt if it is certain to have more tokens than this.
         """
         limit = None if most is None else as_count("most", most)
         with self._exclusive():
             return len(self._rendering.prompt(self._with(None, self._options), self._options, limit).encoded.ids)
 
     def cancel(self) -> None:
-        """End the turn in progress within one token, or one chunk of its prompt, from any thread."""
+        """End the running turn within one token, or one chunk of its prompt; may be called from any thread."""
         self._cancelled.set()
         if (session := self._session.current) is not None:
             session.cancel()
@@ -251,7 +252,7 @@ class Chat:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """Definitions of its tools, in OpenAI's form; a copy."""
+        """Definitions of the tools, in OpenAI's form; a copy."""
         return [dict(tool) for tool in self._rendering.tools]
 
     @property
@@ -265,12 +266,12 @@ class Chat:
         return self._session.current
 
     def reset(self, messages: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Forget the conversation but the system message, and go on from `messages`."""
+        """Clear the conversation except for the system message, and continue from `messages`."""
         with self._exclusive():
             self._messages = [*self._first, *copied_messages(messages)]
 
     def close(self) -> None:
-        """Free the session; what it computed stays in the model's prefix cache."""
+        """Free the session; its computed states stay in the model's prefix cache."""
         with self._exclusive():
             self._session.close()
 

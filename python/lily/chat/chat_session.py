@@ -1,4 +1,4 @@
-"""The session of a chat: brought to each prompt with as little computing as possible."""
+"""The session of a chat: advanced to each prompt with as little computation as possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ChatSession"]
 
 
 class ChatSession:
-    """Holds the session of the latest turn, which goes on if the next prompt does.
+    """Holds the session of the latest turn, which continues if the next prompt extends it.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class ChatSession:
         Returns
         -------
         (Session, int, float)
-            The session, how many of its tokens were not computed, and the seconds that it took.
+            The session, how many of its tokens were reused, and the seconds that it took.
 
         Raises
         ------
@@ -56,14 +56,14 @@ class ChatSession:
         return session, cached, time.perf_counter() - began
 
     def keep(self, session: Session) -> None:
-        """Leave a session's state to the prefix cache and close it; there is none to leave of a closed model."""
+        """Store a session's state in the prefix cache and close it; if the model is closed, only close it."""
         with contextlib.suppress(ClosedError):
             if session.position:
                 self._model.cache.insert(session)
             session.close()
 
     def close(self) -> None:
-        """Leave the latest state to the prefix cache."""
+        """Store the latest state in the prefix cache."""
         session, self.current = self.current, None
         if session is not None:
             self.keep(session)

@@ -1,4 +1,4 @@
-"""Work in a thread of its own with a deep stack, which whoever asked for it may stop waiting for."""
+"""Work in a separate thread with a deep stack; the caller may stop waiting for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Compilation"]
 
 Result = TypeVar("Result")
 
-# The compiler of grammars recurses through all parts of one. Only what it uses of this becomes memory.
-_STACK_BYTES = (256 << 20, 64 << 20)  # the second where there is no room for the first; 48 MiB were ever needed
+# The compiler recurses through a whole grammar. Only the used part of the stack takes memory.
+_STACK_BYTES = (256 << 20, 64 << 20)  # the second if there is no room for the first; the most ever needed was 48 MiB
 _stack_size = threading.Lock()
 
 
 class Compilation(Generic[Result]):
-    """Runs a function once, beginning at once."""
+    """Runs a function once, starting immediately."""
 
     def __init__(self, function: Callable[[], Result]) -> None:
         self._function: Callable[[], Result] | None = function
@@ -29,11 +29,11 @@ class Compilation(Generic[Result]):
             _start(self._run, _STACK_BYTES[1])
 
     def wait(self, seconds: float) -> bool:
-        """Whether the function has ended, in that time at the latest."""
+        """Whether the function has ended; waits at most that long."""
         return self._done.wait(seconds)
 
     def result(self) -> Result:
-        """What the function returned, once it has ended; what it raised is raised."""
+        """The function's result, once it has ended; raises what it raised."""
         if self._error is not None:
             raise self._error
         if self._result is None:

@@ -1,4 +1,4 @@
-"""Constraints on the tokens of an answer: grammars through llguidance, and tokens that must not come."""
+"""Constraints on the tokens of an answer: grammars, through llguidance, and forbidden tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.uint32]
 
 _POLL_SECONDS = 0.05
 _QUICK_STEP = 0.002  # seconds
-# Measured over many kinds of grammars; the sum is above what nearly all of them took.
+# Measured over many kinds of grammars; the sum exceeds what nearly all of them took.
 _BYTES_PER_SECOND = 200_000_000
 _BYTES_PER_CHARACTER = 300
 _MAX_TEXT = 4_000_000  # characters
@@ -51,21 +51,21 @@ class CompiledGrammar:
         self, matcher: llguidance.LLMatcher, vocab_size: int, characters: int, dropped: tuple[str, ...]
     ) -> None:
         self.dropped = dropped
-        self.spoiled = False  #: whether an answer led its compiler beyond its bounds, which it never leaves
+        self.spoiled = False  #: whether an answer exceeded the compiler's bounds, from which it never recovers
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._bytes = characters * _BYTES_PER_CHARACTER
 
     def start(self, field: str = "") -> GrammarConstraint:
-        """A constraint at the beginning of its answer; errors name the request's field that the grammar came from."""
+        """A constraint at the beginning of its answer; errors name the request's field with the grammar."""
         return GrammarConstraint(self, self._matcher.deep_copy(), self._vocab_size, field)
 
     @property
     def estimated_bytes(self) -> int:
-        """Memory of the tables, rather too much than too little.
+        """Estimated memory of the tables, on the high side.
 
-        The library does not tell. It grows with the text and with the time that went into building tables, at first
-        and while answers are written.
+        The library does not report it. It grows with the text, and with the time spent building tables, at first and
+        while answers are written.
         """
         return self._bytes
 
@@ -75,7 +75,7 @@ class CompiledGrammar:
             self._bytes += int((seconds - _QUICK_STEP) * _BYTES_PER_SECOND)
 
     def spoil(self) -> None:
-        """Give up the tables for later answers."""
+        """Stop using the tables for later answers."""
         self.spoiled = True
 
 
@@ -93,16 +93,16 @@ class GrammarConstraint:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """What was asked for that the grammar does not say, see `lily.chat.grammars.Grammar`."""
+        """Requirements that the grammar does not enforce, see `lily.chat.grammars.Grammar`."""
         return self._grammar.dropped
 
     def mask(self) -> Mask:
-        """The ids allowed next, stop tokens included where the answer may end; valid until the next call.
+        """The ids allowed next, including stop tokens where the answer may end; valid until the next call.
 
         Raises
         ------
         InvalidArgumentError
-            The grammar allows nothing here, or what comes next is beyond the bounds of its compiler.
+            The grammar allows nothing here, or the next step exceeds the compiler's bounds.
         """
         began = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
@@ -113,7 +113,7 @@ class GrammarConstraint:
         return self._mask
 
     def take_beginning(self, tokens: Sequence[int]) -> bool:
-        """Take these tokens if an answer may begin with them; otherwise nothing changes. Whether it may."""
+        """Take these tokens if an answer may begin with them, and return whether it may; otherwise change nothing."""
         fits: bool = self._matcher.validate_tokens(list(tokens)) == len(tokens)
         for token in tokens if fits else ():
             self.accept(token)
@@ -142,8 +142,8 @@ class GrammarConstraint:
 class GrammarCompiler:
     """Compiles grammars for one tokenizer and keeps the latest ones; safe to use from any thread.
 
-    One grammar is compiled at a time, by a thread of its own: the library's stack grows with the grammar, and who
-    waits for it can leave.
+    One grammar is compiled at a time, in a separate thread: the library's stack grows with the grammar, and callers can
+    stop waiting.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop_tokens: Collection[int]) -> None:
@@ -175,11 +175,11 @@ class GrammarCompiler:
         Raises
         ------
         InvalidArgumentError
-            The grammar or schema is not valid, too large, or fits no text; the message says where.
+            The grammar or schema is not valid, too large, or matches no text; the message says where.
         MissingExtraError
             llguidance is not installed.
         CancelledError
-            `is_cancelled` said so.
+            `is_cancelled` returned true.
         """
         key = _key(grammar)
         while (compiled := self._cache.get(key)) is None:
@@ -193,7 +193,7 @@ class GrammarCompiler:
         return compiled
 
     def _compilation(self, grammar: str) -> Compilation[CompiledGrammar]:
-        """Compile in another thread, which gives the lock back; it goes on by itself if nobody waits any more."""
+        """Compile in another thread, which releases the lock; it continues even if nobody waits any more."""
 
         def compile_and_keep() -> CompiledGrammar:
             try:
@@ -238,7 +238,7 @@ class GrammarCompiler:
             logger.warning("the grammar does not enforce: %s", ", ".join(dropped)[:_MAX_LOGGED])
         compiled = CompiledGrammar(matcher, self._tokenizer.vocab_size, len(grammar), tuple(dropped))
         compiled.note_work(time.thread_time() - began)
-        for _ in range(2):  # an answer has a beginning, and the tables that are made for it leave room for more
+        for _ in range(2):  # an answer can begin, and the tables made for that leave room for more
             compiled.start().mask()
         return compiled
 
@@ -273,7 +273,7 @@ def _raise_if(is_cancelled: Callable[[], bool] | None) -> None:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer. Added tokens are special: no text in an answer is written with them."""
+    """The tokenizer interface of llguidance. Added tokens are special: no text in an answer uses them."""
 
     bos_token_id = None
 
@@ -286,8 +286,8 @@ class _Vocabulary:
     def __call__(self, text: Any) -> list[int]:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
-        # Only for text that a grammar forces, which is never asked for. An encoder without special tokens would
-        # take seconds to build.
+        # Used only for text that a grammar forces, which is never requested. Building an encoder without special tokens
+        # would take seconds.
         return self._tokenizer.encode(text)
 
 

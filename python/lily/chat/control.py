@@ -1,4 +1,4 @@
-"""Decides which tokens may come next in a turn, and which ones are put in: grammars and the limit of the thinking."""
+"""Decides which tokens may come next in a turn, and which are inserted: grammars and the thinking limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["TurnControl", "grammar_field", "turn_grammar"]
 class TurnControl:
     """The masks and the forced tokens of one turn.
 
-    A grammar holds from the end of the thinking on. Until then the turn cannot end, nor can a call begin.
+    A grammar applies after the end of the thinking. Until then the turn cannot end, nor can a call begin.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TurnControl:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was asked for that the grammar cannot hold the answer to."""
+        """Requirements that the grammar cannot enforce."""
         dropped = () if self._constraint is None else self._constraint.dropped
         return tuple(
             f"{grammar_field(self._options)}: {keyword} cannot be enforced by a grammar" for keyword in dropped
@@ -62,7 +62,7 @@ class TurnControl:
         return self._free_mask if self._constraint is None else self._constraint.mask()
 
     def accept(self, token: int, *, forced: bool = False) -> None:
-        """Take a token that is part of the output now, before the parser gets its text."""
+        """Take a token that is now part of the output, before the parser gets its text."""
         self._thought += self._parser.in_reasoning
         if self._constraint is not None and not self._waiting and not forced:
             self._constraint.accept(token)
@@ -73,9 +73,9 @@ class TurnControl:
         return self._thought
 
     def forced(self) -> list[int]:
-        """The tokens to put in now, perhaps none; a grammar begins behind them."""
+        """The tokens to insert now, if any; a grammar begins after them."""
         if self._waiting and not self._parser.in_reasoning:
-            # The model has closed its thinking: what stands between that and every answer.
+            # The model has closed its thinking: insert what always stands before an answer.
             self._waiting = False
             return self._tokenizer.encode("\n\n")
         limit = self._options.max_thinking_tokens
@@ -97,7 +97,7 @@ def turn_grammar(
     InvalidArgumentError
         The response format is not valid.
     BackendError
-        A call is forced, but the tokenizer has no tags for calls.
+        A call is forced, but the tokenizer has no call tags.
     """
     answer = answer_grammar(options.response_format)
     if choice.mode == "none" or (choice.mode == "auto" and answer is None):

@@ -12,7 +12,7 @@ __all__ = ["described", "described_token"]
 
 
 def described(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[tuple[int, float]] = ()) -> TokenLogprob:
-    """A token with its text, and the most probable ones at its place."""
+    """A token with its text, and the most probable alternatives."""
     data = tokenizer.token_bytes(token)
     others = tuple(described(tokenizer, *one) for one in top)
     return TokenLogprob(data.decode("utf-8", "replace"), token, data, logprob, others)

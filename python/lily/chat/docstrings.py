@@ -1,4 +1,4 @@
-"""The description and the parameters' texts of a docstring in NumPy, Google, Sphinx or plain style."""
+"""Reads the description and the parameters from a docstring in NumPy, Google, Sphinx or plain style."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPHINX_FIELD = re.compile(r":(\w+)(?:\s+([^:]*))?:\s*(.*)")
 
 @dataclass(frozen=True)
 class FunctionText:
-    """What a docstring says: of the function, and of its parameters by name."""
+    """A docstring's texts: for the function, and for its parameters by name."""
 
     description: str = ""
     parameters: dict[str, str] = field(default_factory=dict)

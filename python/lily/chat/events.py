@@ -35,10 +35,10 @@ FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token and the natural logarithm of its probability; `top` holds the most probable ones at its place.
+    """A token and the natural logarithm of its probability; `top` has the most probable alternatives.
 
-    In a piece of text, `token` and `bytes` are the part of the token that belongs to that text: joined, they are the
-    text. A character of several tokens is the `token` of the last one. A token that was put in has the logarithm 0.
+    In a piece of text, `token` and `bytes` are the part of the token that belongs to that text; joined, they are the
+    text. A character made of several tokens belongs to the last one's `token`. An inserted token has logarithm 0.
     """
 
     token: str
@@ -73,14 +73,14 @@ def new_call_id() -> str:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool that the model asks for.
+    """A tool call that the model asks for.
 
     Attributes
     ----------
     name : str
         The tool's name; the model may have made it up.
     arguments : mapping
-        By parameter, of the types in the tool's schema where the text fits them, else strings.
+        Values by parameter, with the types of the tool's schema where the text fits them, otherwise strings.
     id : str
         Links the result to the call.
     """
@@ -109,10 +109,10 @@ class ToolCallEvent:
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """A piece of a call that is being written; only where `TurnOptions.call_deltas` asks for them.
+    """A piece of a call that is being written; only with `TurnOptions.call_deltas`.
 
-    The texts of a call's pieces together are the JSON of its arguments. The call itself follows as a `ToolCallEvent`
-    with the same id; if the end of the turn cuts it off, it never does.
+    Joined, the texts of a call's pieces are the JSON of its arguments. The call itself follows as a `ToolCallEvent`
+    with the same id, unless the end of the turn cuts it off.
     """
 
     id: str
@@ -153,15 +153,15 @@ class Done:
     Attributes
     ----------
     finish_reason : str
-        "stop": the model ended its turn, or a stop string came; "length": max_tokens or the context's end;
-        "tool_calls": it ended its turn and made at least one call, or has made the one call that is allowed;
-        "cancelled": `Chat.cancel` was called.
+        "stop": the model ended its turn, or a stop string appeared; "length": max_tokens or the context ran out;
+        "tool_calls": the model ended its turn with at least one call, or made the one allowed call; "cancelled":
+        `Chat.cancel` was called.
     stop_string : str, optional
         The stop string that ended the turn.
     partial_tool_call : str
         Text of a tool call that the end of the turn cut off; it must not be executed.
     warnings : tuple of str
-        What is wrong with the answer although it came to its end, such as one that ended inside its thinking.
+        Problems of a finished answer, for example that it ended inside its thinking.
     """
 
     finish_reason: FinishReason
@@ -177,7 +177,7 @@ Event = ReasoningDelta | ContentDelta | ToolCallDelta | ToolCallEvent | Done
 
 @dataclass(frozen=True)
 class Answer:
-    """All events of one turn put together."""
+    """All events of one turn, joined."""
 
     content: str
     reasoning: str
@@ -199,7 +199,7 @@ class Answer:
 
 
 def collect(events: Iterable[Event]) -> Answer:
-    """Exhaust the events of one turn and put them together."""
+    """Consume the events of one turn and join them."""
     content: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
@@ -219,7 +219,7 @@ def collect(events: Iterable[Event]) -> Answer:
 
 
 def observed(events: Iterable[Event], on_event: Callable[[Event], object] | None) -> Iterator[Event]:
-    """The events, each shown to `on_event` first."""
+    """The events, each passed to `on_event` first."""
     for event in events:
         if on_event is not None:
             on_event(event)

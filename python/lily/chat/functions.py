@@ -47,7 +47,7 @@ class PythonTool:
         self.definition = self._definition()
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the function; enum members and dataclasses are made from their JSON form.
+        """Call the function; enum members and dataclasses are built from their JSON form.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class PythonTool:
 def as_definitions(
     tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None,
 ) -> tuple[list[dict[str, Any]], dict[str, PythonTool]]:
-    """Definitions of all tools for the template, and those that are functions by name.
+    """Definitions of all tools for the template, and the Python functions by name.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """A JSON value as the enum member, dataclass or collection that the annotation asks for; else as it is."""
+    """A JSON value as the annotation's enum member, dataclass or collection; otherwise unchanged."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _typed(value, arguments[0])

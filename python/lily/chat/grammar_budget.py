@@ -1,4 +1,4 @@
-"""The work that the schemas of one grammar may make."""
+"""Limits the work that the schemas of one grammar may cause."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lily.errors import InvalidArgumentError
 
 __all__ = ["GrammarBudget", "SchemaTooLargeError"]
 
-MAX_NODES = 10_000  # schemas, the target of each reference once
-_MAX_COMBINED = 10_000  # schemas that demands on the same values are multiplied out to
+MAX_NODES = 10_000  # schemas; the target of each reference counts once
+_MAX_COMBINED = 10_000  # schemas that arise when requirements on the same values are multiplied out
 _MAX_CHECKS = 400  # different sets of keywords that are tried one by one
-_MAX_PATTERN_PAIRS = 500  # patterns of names in one object are tried with each other
+_MAX_PATTERN_PAIRS = 500  # patterns of names in one object, which are tried against each other
 _MAX_PATTERN_LENGTH = 5_000  # characters
 _MAX_LITERALS = 250_000  # characters of names and values
 _MAX_LITERAL = 10_000  # characters of one
@@ -24,11 +24,11 @@ _NUMBER_LENGTH = 20
 
 
 class SchemaTooLargeError(InvalidArgumentError):
-    """A schema has more parts than a grammar is made of."""
+    """A schema has more parts than a grammar may have."""
 
 
 class GrammarBudget:
-    """Counts what is left; asking for more than that is refused."""
+    """Counts down the remaining work and refuses more."""
 
     def __init__(self) -> None:
         self.nodes = 0
@@ -63,7 +63,7 @@ class GrammarBudget:
         return self._pairs <= _MAX_PATTERN_PAIRS and all(len(pattern) <= _MAX_PATTERN_LENGTH for pattern in patterns)
 
     def is_supported(self, schema: Mapping[str, Any]) -> bool:
-        """Whether the library can follow a small schema, as far as that can still be tried."""
+        """Whether the library can compile a small schema; true if no more trials are left."""
         key = json.dumps(schema)
         if key not in self._checked:
             if len(self._checked) >= _MAX_CHECKS:

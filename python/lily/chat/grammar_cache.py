@@ -16,10 +16,10 @@ _ENTRY_BYTES = 4096  # at least, however small
 
 
 class GrammarCache:
-    """The grammars used last, by their text, up to a budget of estimated bytes.
+    """The most recently used grammars, by their text, up to a budget of estimated bytes.
 
-    Grammars grow while answers are written, so that their bytes are counted each time. One that is beyond the budget
-    by itself, or spoiled, is not kept.
+    Grammars grow while answers are written, so their bytes are counted each time. A grammar that alone exceeds the
+    budget, or is spoiled, is not kept.
     """
 
     def __init__(self, budget: int = BUDGET_BYTES) -> None:
@@ -38,7 +38,7 @@ class GrammarCache:
             return self._total()
 
     def get(self, text: str) -> CompiledGrammar | None:
-        """The grammar of a text if it is there."""
+        """The grammar of a text, if it is kept."""
         with self._lock:
             self._trim()
             grammar = self._grammars.get(text)
@@ -47,7 +47,7 @@ class GrammarCache:
             return grammar
 
     def put(self, text: str, grammar: CompiledGrammar) -> None:
-        """Keep a grammar, and drop those used longest ago that it leaves no room for."""
+        """Keep a grammar, and drop the least recently used ones until it fits."""
         with self._lock:
             self._grammars[text] = grammar
             self._grammars.move_to_end(text)

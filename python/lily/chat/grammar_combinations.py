@@ -1,4 +1,4 @@
-"""Bounds what a schema demands at the same time: the grammar's library multiplies such demands out."""
+"""Bounds the simultaneous requirements of a schema, which the grammar library multiplies out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ENDLESS = 500_000  # schemas
 _MAX_PATTERNS = 2  # that one string has to match
 _MAX_LEVELS = 150
 _ORDER = ("$ref", "allOf", "anyOf", "oneOf")
-DEMANDS = frozenset(_ORDER)  #: keywords that demand more of a value than its own schema's other keywords
+DEMANDS = frozenset(_ORDER)  #: keywords that add requirements to the schema's own keywords
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """How a schema grows where it is multiplied out: its alternatives, their schemas in all, patterns of one string."""
+    """How a schema grows when multiplied out: its alternatives, the total of their schemas, patterns of one string."""
 
     options: int = 1
     size: int = 1
@@ -30,7 +30,7 @@ _ONE = _Shape()
 
 
 class CombinationBounds:
-    """Takes out of a rewritten schema, in place, the demands whose product would be too large."""
+    """Removes from a rewritten schema, in place, requirements whose product would be too large."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class CombinationBounds:
         budget
             Of the whole grammar.
         on_drop
-            Told each keyword that is taken out, and its schema.
+            Called with each removed keyword and its schema.
         combine
-            False takes out all but one demand everywhere.
+            False: keep only one requirement everywhere.
         """
         self._definitions = definitions
         self._on_drop = on_drop
@@ -63,7 +63,7 @@ class CombinationBounds:
         self._shape(schema, False, 0)
 
     def _shape(self, schema: Any, expanded: bool, level: int) -> _Shape | None:
-        """None for what never ends. `expanded`: it is needed itself, not a reference to it."""
+        """None for endless recursion. `expanded`: the schema itself is needed, not a reference to it."""
         if not isinstance(schema, dict):
             return _ONE
         key = (id(schema), expanded)
@@ -82,7 +82,7 @@ class CombinationBounds:
         return found
 
     def _own(self, schema: dict[str, Any], level: int) -> _Shape:
-        """What the schema says without its demands; the schemas inside stand for themselves."""
+        """The schema's shape without additional requirements; inner schemas count by themselves."""
         patterns = schema.get("patternProperties", {})
         inner = [*schema.get("properties", {}).values(), *schema.get("prefixItems", ()), *patterns.values()]
         inner += [schema[word] for word in ("items", "additionalProperties") if word in schema]
@@ -93,7 +93,7 @@ class CombinationBounds:
         return _Shape(1, size, int("pattern" in schema))
 
     def _demands(self, schema: dict[str, Any], own: _Shape, expanded: bool, level: int) -> list[_Shape | None]:
-        """The shapes of all that one value has to fit at the same time."""
+        """The shapes that one value must fit at the same time."""
         has_own = not schema.keys() <= DEMANDS
         branches = schema.get("allOf", [])
         count = has_own + len(branches) + sum(word in schema for word in ("$ref", "anyOf", "oneOf"))
@@ -116,7 +116,7 @@ class CombinationBounds:
         return shape.patterns <= _MAX_PATTERNS and self._budget.takes_combined(shape.size)
 
     def _take_out(self, schema: dict[str, Any]) -> None:
-        """Leave the schema's own keywords, or else one demand."""
+        """Keep the schema's own keywords, or otherwise one requirement."""
         has_own = not schema.keys() <= DEMANDS
         kept = None if has_own else next(word for word in _ORDER if word in schema)
         for word in _ORDER:
@@ -129,7 +129,7 @@ class CombinationBounds:
 
 
 def _product(shapes: list[_Shape | None]) -> _Shape | None:
-    """All of several demands."""
+    """All of several requirements."""
     options, size, patterns = 1, 0, 0
     for shape in shapes:
         if shape is None:
@@ -143,7 +143,7 @@ def _product(shapes: list[_Shape | None]) -> _Shape | None:
 
 
 def _sum(shapes: list[_Shape | None]) -> _Shape | None:
-    """One of several demands."""
+    """One of several requirements."""
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes):
         return None

@@ -1,4 +1,4 @@
-"""llguidance, the library that compiles grammars: its bounds, and what it says of a text before one is compiled."""
+"""llguidance, the library that compiles grammars: its limits, and its verdict on a text before compilation."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def compile_limits() -> llguidance.LLParserLimits:
 
 
 def json_problem(schema: Mapping[str, Any]) -> str:
-    """Why the library cannot take a small schema as it is; empty if it can."""
+    """Why the library cannot compile a small schema; empty if it can."""
     text = "start: %json " + json.dumps(schema)
     return _remembered_problem(text) if len(text) <= _CACHED_TEXT else _problem(text)
 
 
 def reason_of(error: str) -> str:
-    """The library's message without its listing of the grammar, most of which is not the caller's."""
+    """The library's message without its listing of the grammar, most of which the caller did not write."""
     reason = re.split(r"\n *\d+ \| |\n<", error, maxsplit=1)[0].strip()
     if reason.startswith("NoExtension"):
         return "no token fits"

@@ -1,4 +1,4 @@
-"""Rewrites a JSON schema into what a grammar can say: bounded, with types as JSON names them, the rest left out."""
+"""Rewrites a JSON schema so that a grammar can express it: bounded, with JSON's type names, without the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lily.errors import InvalidArgumentError
 __all__ = ["GrammarSchema", "shortened"]
 
 _MAX_PROPERTIES = 2_000  # of one object
-_MAX_COUNT = 1_000_000  # of minItems, maxLength and the like
+_MAX_COUNT = 1_000_000  # limit of minItems, maxLength and similar
 _MAX_MULTIPLE = 10_000  # states of the automaton of a number
 _LONG_ENUM = 100
 _LONGEST_DROPPED = 20
@@ -37,9 +37,9 @@ class GrammarSchema:
     Attributes
     ----------
     schema : mapping
-        What it is rewritten to; references lead to its own ``$defs`` only, each of which is used.
+        The rewritten schema; references lead only to its own ``$defs``, all of which are used.
     dropped : tuple of str
-        What the grammar does not say: keywords with their places, the first of them.
+        What the grammar does not enforce: the first keywords, with their places.
     """
 
     def __init__(
@@ -55,28 +55,28 @@ class GrammarSchema:
         Parameters
         ----------
         schema, references
-            The schema, and those of the document that it is a part of.
+            The schema, and the references of its document.
         tolerant
-            What is no valid schema is left out as well, instead of refused.
+            Leave invalid schemas out instead of refusing them.
         combine
-            False leaves out what has to hold at the same time as something else.
+            False: leave out requirements that apply together with others.
         budget
             Shared by the schemas of one grammar.
 
         Raises
         ------
         InvalidArgumentError
-            It is no valid schema, or too large.
+            It is not a valid schema, or too large.
         """
         self._references = references
         self._tolerant = tolerant
         self._budget = budget or GrammarBudget()
         self._left_out: dict[str, None] = {}
         self._places: dict[int, str] = {}  # of rewritten schemas
-        self._names: dict[int, str] = {}  # of definitions, by the identity of what they are made of
+        self._names: dict[int, str] = {}  # definitions, by the identity of their source
         self._waiting: list[tuple[str, Any, str]] = []
         self._multiple = 1
-        self._demands = False  # whether any schema demands several things of one value
+        self._demands = False  # whether any schema has several requirements on one value
         root = self._rewritten(schema, "#")
         definitions: dict[str, Any] = {}
         while self._waiting:
@@ -106,7 +106,7 @@ class GrammarSchema:
             return True
         written: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if value is not None or keyword == "const":  # null stands for "not set", as serializers write it
+            if value is not None or keyword == "const":  # serializers write null for "not set"
                 self._write(written, keyword, value, schema, place)
         if schema.get("nullable") is True and "type" in written:
             kinds = written["type"] if isinstance(written["type"], list) else [written["type"]]
@@ -210,7 +210,7 @@ class GrammarSchema:
 
     def _write_required(self, written: dict[str, Any], value: Any, schema: Mapping[str, Any], place: str) -> None:
         if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-            if not isinstance(value, bool):  # a draft of long ago, inside the properties
+            if not isinstance(value, bool):  # an old draft has it inside the properties
                 self._refuse("required must be a list of names", place)
             return
         properties = schema.get("properties")
@@ -238,10 +238,11 @@ class GrammarSchema:
             name: self._rewritten(item, f"{place}/{name[:40]}") for name, item in value.items()
         }
 
-    # -- keywords that the library takes only in part ----------------------------------------------------------------
+    # -- keywords that the library supports only in part
+    # ----------------------------------------------------------------
 
     def _check_strings(self, written: dict[str, Any], place: str) -> None:
-        """Leave out the pattern, the format or the lengths that the library cannot follow together."""
+        """Leave out the pattern, the format or the lengths if the library cannot combine them."""
         if len(written.get("enum", ())) > _LONG_ENUM:  # each value would be tried with them
             for word in [word for word in (*_STRING_WORDS, *_NUMBER_WORDS) if word in written]:
                 self._drop(word, place)
@@ -277,7 +278,7 @@ class GrammarSchema:
                 return
 
     def _check_object(self, written: dict[str, Any], place: str) -> None:
-        """Leave out numbers of properties where some named ones are optional: the library counts only the others."""
+        """Leave out property counts if some named properties are optional: the library counts only the others."""
         counts = written.keys() & {"minProperties", "maxProperties"}
         if not counts or set(written.get("properties", ())) <= set(written.get("required", ())):
             return
@@ -289,7 +290,7 @@ class GrammarSchema:
                 del written[word]
 
     def _is_small_multiple(self, multiple: Any) -> bool:
-        """Whether the automata of all multiples in this schema stay small, even where they hold together."""
+        """Whether the automata of all `multipleOf` in this schema stay small, even combined."""
         if isinstance(multiple, bool) or not isinstance(multiple, (int, float)) or not 1e-6 <= multiple <= 1e6:
             return False
         digits = f"{multiple:.6f}".rstrip("0").replace(".", "").lstrip("0")
@@ -311,12 +312,12 @@ class GrammarSchema:
 
 
 def _evaluates_itself(schema: Mapping[str, Any]) -> bool:
-    """Whether all properties that a schema knows are its own."""
+    """Whether all properties that a schema allows are named in it."""
     others = {*DEMANDS, "if", "then", "else", "dependentSchemas", "dependencies", "additionalProperties"}
     return others.isdisjoint(schema)
 
 
 def shortened(dropped: Sequence[str]) -> tuple[str, ...]:
-    """The first of what was left out, and how much more there was."""
+    """The first items that were left out, and the number of the others."""
     more = len(dropped) - _LONGEST_DROPPED
     return tuple(dropped) if more <= 0 else (*dropped[:_LONGEST_DROPPED], f"and {more} more")

@@ -27,11 +27,11 @@ __all__ = [
     "json_schema_of",
 ]
 
-# Between JSON tokens: nothing, a space, or a new line with its indentation; not white space without end.
+# Between JSON tokens: nothing, a space, or a new line with its indentation, but not endless white space.
 _JSON_SPACE = r"( |\n {0,32})?"
 _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
 _INTEGER = "/-?(0|[1-9][0-9]*)/"
-# Templates write scalars in JSON's or in Python's form, and models what they were shown.
+# Templates write scalars as JSON or as Python, and models imitate what they were shown.
 _BOOLEAN = '"true" | "false" | "True" | "False"'
 _NULL = '"null" | "None"'
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "not"])
@@ -46,10 +46,10 @@ class Grammar(str):
     Attributes
     ----------
     dropped : tuple of str
-        What was asked for that the grammar does not say, such as "uniqueItems at #/properties/a".
+        Requirements that the grammar does not enforce, such as "uniqueItems at #/properties/a".
     simpler : callable, optional
-        Makes a grammar that says less, for when this one is beyond the library that compiles it. Its arguments are
-        the library's reason, and what tells for a part of the grammar whether it can be compiled. None: there is none.
+        Makes a less strict grammar, in case the library cannot compile this one. Its arguments are the library's
+        reason, and a function that tells whether a part of the grammar can be compiled. None: there is none.
     """
 
     dropped: tuple[str, ...]
@@ -71,7 +71,7 @@ Simpler = Callable[[str, Callable[[str], bool]], Grammar | None]
 
 
 def answer_grammar(response_format: Mapping[str, Any] | str | None) -> Grammar | None:
-    """The grammar of an answer; None where any text will do.
+    """The grammar of an answer; None if any text is allowed.
 
     Keywords of a JSON schema that no grammar can express are left out of it, see `Grammar.dropped`.
 
@@ -85,7 +85,7 @@ def answer_grammar(response_format: Mapping[str, Any] | str | None) -> Grammar |
     Raises
     ------
     InvalidArgumentError
-        It is none of these, or larger than a grammar may be; the field is named.
+        It is none of these, or too large for a grammar; the error names the field.
     """
     check_response_format(response_format)
     if not isinstance(response_format, Mapping) or response_format["type"] == "text":
@@ -102,7 +102,7 @@ def answer_grammar(response_format: Mapping[str, Any] | str | None) -> Grammar |
 
 
 def check_response_format(response_format: Mapping[str, Any] | str | None) -> None:
-    """Refuse a response format that is none, without a look into its schema; errors as for `answer_grammar`."""
+    """Refuse an invalid response format, without looking into its schema; errors as for `answer_grammar`."""
     if response_format is None:
         return
     if not isinstance(response_format, Mapping):
@@ -137,7 +137,7 @@ def json_schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def dropped_keywords(response_format: Mapping[str, Any] | str | None) -> tuple[str, ...]:
-    """What a response format asks for that its grammar does not say: keywords with their places; see `Grammar`."""
+    """Requirements of a response format that its grammar does not enforce, see `Grammar`."""
     grammar = answer_grammar(response_format)
     return () if grammar is None else grammar.dropped
 
@@ -147,7 +147,7 @@ def call_grammar(
 ) -> Grammar:
     """The grammar of one or more calls of the named tools, each as the chat template writes it.
 
-    What a grammar cannot say of a parameter is left out of it, see `Grammar.dropped`.
+    Requirements that a grammar cannot express are left out, see `Grammar.dropped`.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def call_grammar(
     Raises
     ------
     InvalidArgumentError
-        A parameter that must be given has a name that no call can hold.
+        A required parameter has a name that cannot be written in a call.
     """
     rules = ['calls: call ("\\n" call)*' if parallel else "calls: call"]
     rules.append(f'call: <[{open_tag}]> "\\n" ({" | ".join(f"tool_{at}" for at in range(len(names)))}) <[{close_tag}]>')
@@ -226,7 +226,7 @@ def _schema_grammar(schema: Mapping[str, Any], *, combine: bool = True) -> Gramm
 
 
 class _CallRules:
-    """Writes the rules of tools, and keeps what has to be left out of them."""
+    """Writes the rules of tools, and records what must be left out of them."""
 
     def __init__(self, tools: ToolSchemas) -> None:
         self._tools = tools
@@ -285,15 +285,15 @@ class _CallRules:
         words = [one for one in alternatives if one.startswith('"')]
         if len(words) < 2:
             return [f"{rule}: ({' | '.join(alternatives)}) {_quoted(end)}"]
-        # As one terminal, however many: the parser would look at each of several.
+        # One terminal, however many there are: the parser would look at each of several.
         others = [one for one in alternatives if not one.startswith('"')]
         name = rule.upper()
         return [f"{rule}: ({' | '.join([name, *others])}) {_quoted(end)}", f"{name}: {' | '.join(words)}"]
 
     def _alternatives(self, schema: Any, tool: str, parameter: str) -> list[str] | None:
-        """Expressions for the values that fit; None where any text does.
+        """Expressions for the values that fit; None if any text does.
 
-        Strings stand in a call without quotes, wherever the schema says that they are strings.
+        Values that the schema declares as strings stand in a call without quotes.
         """
         references = self._tools.references(tool)
         where = f"{tool[:40]}.{parameter[:40]}"
@@ -357,7 +357,7 @@ def _json(schema: Mapping[str, Any], *, options: Mapping[str, Any] | None = None
 
 
 def _regex(expression: str) -> str:
-    # A slash ends a regular expression in Lark; one that is escaped already stays.
+    # A slash ends a regular expression in Lark; an escaped one may stay.
     return "/" + re.sub(r"\\.|/", lambda match: r"\/" if match[0] == "/" else match[0], expression, flags=re.S) + "/"
 
 

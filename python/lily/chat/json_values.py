@@ -1,4 +1,4 @@
-"""Reads JSON that models write: strictly, and with the mistakes that they make in arrays and objects."""
+"""Reads JSON that models write, strictly or tolerating their mistakes in arrays and objects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lily.chat.sloppy_json import as_json
 
 __all__ = ["MISFIT", "load_call", "load_json", "load_structure", "unquoted"]
 
-MISFIT = object()  #: stands for a value where none, not even None, was found
-_LIMIT = 100_000  # characters of a text that is tried where JSON fails
+MISFIT = object()  #: means that no value, not even None, was found
+_LIMIT = 100_000  # characters of a text that is tried after JSON fails
 _FENCED = re.compile(r"```[\w-]*[ \t]*\r?\n(.*)\n[ \t]*```", re.DOTALL)
 _KINDS = {"array": list, "object": dict}
 
@@ -25,8 +25,8 @@ def load_json(text: str) -> Any:
     Raises
     ------
     ValueError
-        It is none; also for NaN, for more levels than `lily.chat.schema_limits.MAX_LEVELS`, and for lone surrogates in
-        strings.
+        It is not JSON; also for NaN, for more levels than `lily.chat.schema_limits.MAX_LEVELS`, and for lone surrogates
+        in strings.
     """
     return _load(text, strict=True)
 
@@ -34,7 +34,7 @@ def load_json(text: str) -> Any:
 def load_call(text: str) -> Any:
     """Parse JSON with the mistakes that models make, see `lily.chat.sloppy_json`; ValueError for anything else.
 
-    NaN and the infinities, which the JSON of a call cannot hold, are strings.
+    NaN and the infinities, which JSON does not have, become strings.
     """
     try:
         return _load(text, strict=False)
@@ -45,10 +45,10 @@ def load_call(text: str) -> Any:
 
 
 def load_structure(text: str, kinds: Collection[str], *, only_json: bool = False) -> Any:
-    """An array or object that a text without space around it stands for; `MISFIT` for none.
+    """The array or object in a text without surrounding space; `MISFIT` if there is none.
 
-    Line breaks inside strings, JSON inside a JSON string or a Markdown fence, what `lily.chat.sloppy_json` reads, and
-    Python literals are taken, too.
+    Also accepts line breaks inside strings, JSON inside a JSON string or a Markdown fence, what `lily.chat.sloppy_json`
+    reads, and Python literals.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def load_structure(text: str, kinds: Collection[str], *, only_json: bool = False
 
 
 def unquoted(text: str) -> str:
-    """What a JSON string holds; any other text as it is."""
+    """The content of a JSON string; any other text unchanged."""
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return text
     try:
@@ -108,7 +108,7 @@ def _sloppy_value(text: str) -> Any:
         return _load(as_json(text), strict=True)
     except ValueError:
         pass
-    try:  # Python has more forms of strings and numbers; only what JSON can express is taken
+    try:  # Python has more forms of strings and numbers; only what JSON can express is accepted
         value = ast.literal_eval(text)
         return value if load_json(json.dumps(value)) == value else MISFIT
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -1,4 +1,4 @@
-"""Bounds a grammar that a request brings along: the JSON schemas inside it, and what has no end."""
+"""Bounds a grammar from a request: the JSON schemas inside it, and endless repetition."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lily.errors import InvalidArgumentError
 
 __all__ = ["UNFORCED", "bounded_grammar"]
 
-#: Ends a grammar's text. Without it the library looks ahead as long as only one character may follow, which never ends
-#: for a rule such as `start: /a+/ start`.
+#: Ends a grammar's text. Without it the library looks ahead while only one character may follow, which never ends for a
+#: rule such as `start: /a+/ start`.
 UNFORCED = '\n%llguidance {"no_forcing": true}\n'
 
 _SCHEMA = re.compile(r"%json\s*")
@@ -21,19 +21,19 @@ _DECODER = json.JSONDecoder()
 
 
 def bounded_grammar(text: str, rewrite: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> str:
-    """A grammar with `rewrite` applied to each JSON schema in it, and `UNFORCED` behind it.
+    """A grammar with `rewrite` applied to each JSON schema in it, followed by `UNFORCED`.
 
     Parameters
     ----------
     text
         Lark text, or JSON text of several grammars.
     rewrite
-        Returns what stands for a schema.
+        Returns the replacement of a schema.
 
     Raises
     ------
     InvalidArgumentError
-        What follows a ``%json`` is no JSON object; or what begins like JSON of several grammars is none.
+        A ``%json`` is not followed by a JSON object, or a text that begins like JSON is not JSON of several grammars.
     """
     if not text.lstrip().startswith("{"):
         return _rewritten(text, rewrite) + UNFORCED
@@ -56,7 +56,7 @@ def bounded_grammar(text: str, rewrite: Callable[[Mapping[str, Any]], Mapping[st
 def _rewritten(text: str, rewrite: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> str:
     pieces: list[str] = []
     at = 0
-    # Wherever the word stands: the library's idea of strings and comments may not be ours.
+    # Wherever the word occurs: the library may see strings and comments differently.
     while (found := _SCHEMA.search(text, at)) is not None:
         try:
             schema, end = _DECODER.raw_decode(text, found.end())

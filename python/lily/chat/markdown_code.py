@@ -1,4 +1,4 @@
-"""Follows Markdown as it is written and tells whether the end of it stands inside code."""
+"""Follows Markdown while it is written, and tells whether its end is inside code."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TAB = 4  # columns
 class MarkdownCode:
     """Fences of ``` and ~~~, and inline code.
 
-    A fence stands alone on its line, but for what opens a quote or a list and, where it opens, an info string; it is
-    closed by one at least as long of the same character, or by nothing. Inline code is closed by as many backticks as
-    have opened it, within its paragraph.
+    A fence stands alone on its line, except for quote and list markers before it and, if it opens, an info string after
+    it. A fence of the same character that is at least as long closes it. Inline code is closed by as many backticks as
+    have opened it, within the same paragraph.
     """
 
     def __init__(self) -> None:
         self._fence: tuple[str, int] | None = None  # character, length
         self._inline = 0  # backticks that have opened inline code
-        self._line = ""  # the beginning of the line, as long as it may stand before a fence or a tag
+        self._line = ""  # the beginning of the line, as long as a fence or a tag may follow it
         self._only_containers = True  # all of the line is in `_line`
         self._blank = True  # the line, so far
         self._fence_line: tuple[str, int] | None = None  # a fence that this line opens or closes, unless more follows
@@ -43,35 +43,35 @@ class MarkdownCode:
 
     @property
     def in_inline_code(self) -> bool:
-        """Whether backticks have opened inline code that may be closed behind the place."""
+        """Whether backticks have opened inline code that may be closed after this place."""
         self._settle()
         return self._inline > 0
 
     @property
     def begins_line(self) -> bool:
-        """Whether nothing but an indentation that makes no code stands before the place on its line."""
+        """Whether only an indentation too small for code stands before the place on its line."""
         self._settle()
         return self._only_containers and not self._line.strip(" ") and len(self._line) < _TAB
 
     @property
     def in_list(self) -> bool:
-        """Whether the place stands, by its indentation, in an item of a list."""
+        """Whether the place is in a list item, judging by its indentation."""
         self._settle()
         return self._list_is_open and self._line[:1] in (" ", "\t")
 
     def begin_line(self) -> None:
-        """Go on as at the beginning of a paragraph."""
+        """Continue as at the beginning of a paragraph."""
         self._settle()
         self._inline = 0
         self._new_line()
 
     def leave_fence(self) -> None:
-        """Forget the fence: it was none."""
+        """Forget the fence: it was not one."""
         self._settle()
         self._fence = None
 
     def feed(self, text: str) -> None:
-        """Go on behind the text."""
+        """Continue after the text."""
         in_line = not (self._only_containers or self._blank or self._run[1] or self._fence_line)
         if in_line and _SPECIAL.search(text) is None:
             self._escaped = False
@@ -95,7 +95,7 @@ class MarkdownCode:
         """Text without backticks, tildes and line ends."""
         blank = not part.strip()
         if not blank and self._fence_line is not None and self._fence is not None:
-            self._fence_line = None  # something behind it: it closes nothing
+            self._fence_line = None  # something follows it: it closes nothing
         self._blank = self._blank and blank
         if self._only_containers:
             self._line += part[:_LONGEST_PREFIX]

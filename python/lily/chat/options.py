@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_THINKING_END", "TurnOptions", "resolve_sampling"]
 
-# How models of this family end their thinking when they are told to.
+# The text with which this model family ends its thinking on request.
 DEFAULT_THINKING_END = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
 )
@@ -32,14 +32,14 @@ class TurnOptions:
     Attributes
     ----------
     max_tokens : int, optional
-        Most tokens of a turn, thinking included; None: as many as the context holds.
+        Maximum tokens of a turn, thinking included; None: as many as fit in the context.
     sampling : Sampling or str
-        "auto": as the checkpoint's generation_config.json says; the name of a profile of `Sampling.profile`; or all
-        of it.
+        "auto": the checkpoint's generation_config.json; or the name of a profile of `Sampling.profile`; or a complete
+        `Sampling`.
     stop : str or iterable of str
-        Strings that end the answer; they are looked for in its content, not in thinking and calls nor across calls.
+        Strings that end the answer; searched for in its content, but not in thinking, in calls or across calls.
     response_format : mapping, optional
-        The form of the answer, see `lily.chat.grammars.answer_grammar`. It holds after the thinking.
+        The format of the answer, see `lily.chat.grammars.answer_grammar`. It applies after the thinking.
     tool_choice : str or mapping, optional
         "auto", "none", "required", or a mapping that names a tool.
     parallel_tool_calls : bool
@@ -49,12 +49,12 @@ class TurnOptions:
     thinking_end : str
         The model's words before it stops thinking.
     logprobs : int, optional
-        Report the log-probability of each token, and of that many most probable ones; see `TokenLogprob`.
+        Report the log-probability of each token and of that many most probable alternatives; see `TokenLogprob`.
     call_deltas : bool
         Yield pieces of tool calls as they are written, besides the complete calls.
     continue_answer : bool
-        The last message may be the assistant's: it is the beginning of the answer, which goes on where it ends. The
-        events have the rest only, `Chat.messages` the whole.
+        If the last message is the assistant's, it is the beginning of the answer, which continues it. The events have
+        only the rest, `Chat.messages` the whole.
     """
 
     max_tokens: int | None = None
@@ -107,7 +107,7 @@ class TurnOptions:
 
 
 def resolve_sampling(model: Model, sampling: Sampling | str) -> Sampling:
-    """The sampling parameters that a turn's option stands for."""
+    """The sampling parameters of a turn's option."""
     if isinstance(sampling, Sampling):
         return sampling
     return model.default_sampling if sampling == "auto" else Sampling.profile(sampling)

@@ -1,4 +1,4 @@
-"""Splits a model's output into reasoning, content and tool calls, as the text arrives."""
+"""Splits a model's output into reasoning, content and tool calls while the text arrives."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _CHUNK = 4096  # characters
 class OutputParser:
     """One answer's parser; the pieces do not depend on how the text was split.
 
-    Thinking ends with the first ``</think>``, as templates see it. ``<think>`` where it opens the answer, the tag that
-    closes it, and that one once more on a line of its own, before all text of the content or behind a call, are no
-    text, nor are the newlines after them; elsewhere in the content they are text.
+    Thinking ends with the first ``</think>``, as in templates. Removed from the text, with the newlines after them, are
+    ``<think>`` where it opens the answer, the tag that closes it, and another ``</think>`` alone on its line before all
+    content or after a call. Elsewhere in the content these tags are text.
 
     A call begins where the chat template begins one: with ``<tool_call>``, followed by ``<function=NAME>`` or by JSON,
     or with ``<function=NAME>`` of a known tool at the beginning of a line. Elsewhere these tags are text, and so is a
-    call in Markdown code. Some calls may still turn out to be talk: one in a thinking block, one behind other text on
-    its line or in an item of a list, one behind a fence or a backtick that is not closed, and one of an unknown tool.
-    Each of them counts only if the output ends right behind it, apart from other calls, and all but the last kind only
-    if they are complete and name a known tool; until then nothing of it comes out, and otherwise all of its text does.
-    White space around calls is not content.
+    call in Markdown code. Some calls may turn out to be mere text: one in a thinking block, one after other text on its
+    line or in a list item, one after an unclosed fence or backtick, and one of an unknown tool. Such a call counts only
+    if nothing but other calls follows it in the output; the first three kinds must also be complete and name a known
+    tool. Until that is decided none of its text is returned; if it does not count, all of it is. White space around
+    calls is not content.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class OutputParser:
         tools
             The request's tools; without any, calls are text.
         call_deltas
-            Return pieces of calls as they are written, too.
+            Also return pieces of calls while they are written.
         parallel_calls
             False: the output ends with the first call.
         begun
-            What the output goes on with. It is read as if it had been written, and its text is not returned.
+            What the output continues. It is read as if the model had written it, and its text is not returned.
         """
         if not isinstance(tools, (ToolSchemas, type(None))):
             raise InvalidArgumentError(f"tools must be lily.chat.ToolSchemas, not {quoted(tools)}")
@@ -85,24 +85,24 @@ class OutputParser:
         self._start = -len(begun)  # characters of the output before it
         self._output = OutputText(reasoning=reasoning, calls=self._tools is not None)
         self._code = MarkdownCode()
-        self._fenced: tuple[int, list[str]] | None = None  # text behind a possible call in a fence, and its place
+        self._fenced: tuple[int, list[str]] | None = None  # text after a possible call in a fence, and its place
         self._fence_stays_open = False
-        self._thinks_in_content = False  # a thinking block that opened behind other text is text, calls and all
+        self._thinks_in_content = False  # a thinking block that opened after other text is text, including its calls
         self._reader: CallReader | None = None
         self._no_calls: NoCalls | None = None
         self._reads_draft = self._reads_strictly = False
         self._draft: Draft | None = None
-        self._think_searched = 0  # characters of the buffer in which no </think> begins
+        self._think_searched = 0  # characters of the buffer that contain no beginning of </think>
         self._writers: list[CallWriter] = []  # of the calls that the reader has begun
         self._calls: list[ToolCall] = []
-        self._left_out = False  # a call behind the one that is allowed
-        self.ended = False  #: no more is taken: the one call that is allowed has come
+        self._left_out = False  # a call after the one that is allowed
+        self.ended = False  #: nothing more is taken: the one allowed call is complete
         self.partial_tool_call = ""  #: text of a call that the end of the output cut off
         self._take_in(begun)
 
     @property
     def state(self) -> Literal["reasoning", "content", "call"]:
-        """Where the text that comes next belongs."""
+        """Where the next text belongs."""
         if self._reader is not None:
             return "call"
         return "reasoning" if self._reasoning else "content"
@@ -114,12 +114,12 @@ class OutputParser:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was left out behind the call that has ended the output."""
+        """Whether nothing was dropped after the call that ended the output."""
         return not self._left_out and not self._buffer.text.strip()
 
     @property
     def begun_texts(self) -> tuple[str, str]:
-        """Content and reasoning of the text that the output goes on with, without calls and what is held back."""
+        """Content and reasoning of the text that the output continues, without calls and text held back."""
         return self._output.begun_content, self._output.begun_reasoning
 
     @property
@@ -137,8 +137,8 @@ class OutputParser:
     def finish(self, *, truncated: bool = False) -> list[ParsedPiece]:
         """Return what was held back, with unfinished calls completed.
 
-        If the output was cut off (`truncated`), an unfinished call is not completed but becomes `partial_tool_call`,
-        and a call that counts only at the end of the output is text.
+        If the output was cut off (`truncated`), an unfinished call becomes `partial_tool_call` instead, and a call that
+        counts only at the end of the output is text.
         """
         self._take_rest(as_flag("truncated", truncated))
         if self._fenced is not None:
@@ -152,7 +152,7 @@ class OutputParser:
         return self._output.take()
 
     def _take_in(self, text: str) -> None:
-        # Cutting off what is consumed is cheap as long as the buffer is short.
+        # Cutting off consumed text is cheap while the buffer is short.
         if self.ended:
             self._left_out = self._left_out or bool(text.strip())
             return
@@ -165,7 +165,7 @@ class OutputParser:
         while not self.ended and self._advance(final=True, truncated=truncated):
             pass
 
-    # Each step consumes some text; False when nothing more can be done without more text.
+    # Each step consumes some text; False if it needs more text.
 
     def _advance(self, *, final: bool, truncated: bool) -> bool:
         if self._reader is not None:
@@ -199,7 +199,7 @@ class OutputParser:
         return bool(self._buffer.text)
 
     def _cut_off_mark(self) -> bool:
-        """Take the beginning of a tag where a call may begin, which the end of the output cut off, for no text."""
+        """Drop the beginning of a call's tag that the end of the output cut off."""
         found = self._buffer.text.rfind("<")
         rest = self._buffer.text[found:]
         if self._tools is None or self._reasoning or found < 0 or not self._may_be_mark(rest):
@@ -258,7 +258,7 @@ class OutputParser:
         elif in_code or self._thinks_in_content or not self._code.begins_line:
             is_tag = False
             self._thinks_in_content = self._thinks_in_content and in_code
-        else:  # once more behind the block or behind a call, on a line of its own
+        else:  # again after the block or after a call, alone on its line
             ends = line_ends(self._buffer.text, len(mark), final=final)
             if ends is None:
                 return False
@@ -276,9 +276,9 @@ class OutputParser:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def _begin_call(self, mark: str, *, behind_draft: str | None = None) -> bool:
-        """Begin to read a call if one may begin with the mark at the beginning of the buffer.
+        """Begin to read a call if one may begin with the tag at the start of the buffer.
 
-        `behind_draft` is the white space between it and a draft, if it follows one.
+        `behind_draft` is the white space between it and a preceding draft, if there is one.
         """
         if (tools := self._tools) is None:
             return False
@@ -336,7 +336,7 @@ class OutputParser:
         return bool(self._buffer.text) or self._draft is not None
 
     def _take_calls(self, found: ReadCalls) -> None:
-        """Make the calls; those at the end that name no tool may be talk."""
+        """Make the calls; those at the end that name no tool may be mere text."""
         calls, count = found.calls, len(found.calls)
         while count and not (found.partial or self._is_known(calls[count - 1].name)):
             count -= 1
@@ -353,7 +353,7 @@ class OutputParser:
         self._add_draft(calls[count:], found.end - start)
 
     def _end_of_calls(self, final: bool) -> tuple[int, bool]:
-        """Where the text for a reader ends: </think> ends every call in a thinking block; and whether it is there."""
+        """Where a reader's text ends (</think> ends every call in a thinking block); and whether that tag is there."""
         text = self._buffer.text
         if not self._reasoning:
             return len(text), False
@@ -398,7 +398,7 @@ class OutputParser:
     # -- calls that count only at the end of the output --------------------------------------------------------------
 
     def _keep_draft(self, found: ReadCalls) -> None:
-        """Take the complete calls at the end of what was read; what stands before them is text."""
+        """Take the complete calls at the end of what was read; everything before them is text."""
         calls = found.calls
         first = len(calls)
         while first and calls[first - 1].closed:
@@ -417,7 +417,7 @@ class OutputParser:
         self._add_draft(kept, found.end - start)
 
     def _add_draft(self, calls: list[ReadCall], length: int) -> None:
-        """Calls in the next characters of the buffer may turn out to be talk."""
+        """Calls in the next characters of the buffer may turn out to be mere text."""
         place, text = self._start, self._consume(length)
         if self._draft is None:
             self._draft = Draft(calls, text, place, self._reasoning)
@@ -484,14 +484,14 @@ class OutputParser:
     # -- fences ----------------------------------------------------------------------------------------------------
 
     def _release_fenced(self) -> None:
-        """The fence is closed: what it holds is text."""
+        """The fence is closed: its contents are text."""
         if self._fenced is not None:
             start, texts = self._fenced
             self._fenced = None
             self._output.text("".join(texts), start)
 
     def _read_fenced_again(self) -> None:
-        """The output is over and the fence was not closed: what looks like a call in it may be one."""
+        """The output is over and the fence was never closed: what looks like a call in it may be one."""
         if self._fenced is not None:
             (self._start, texts), self._fenced = self._fenced, None
             self._code.leave_fence()

@@ -1,4 +1,4 @@
-"""Collects what a parser finds in an output: text with the place that it comes from, and calls."""
+"""Collects what a parser finds in an output: calls, and text with its place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPACE = " \t\r\n"
 
 
 class OutputText:
-    """White space around calls and at the borders of the thinking block is left out; all other text is kept.
+    """White space around calls and at the edges of the thinking block is dropped; all other text is kept.
 
     Attributes
     ----------
@@ -25,11 +25,11 @@ class OutputText:
     after_call : bool
         Whether nothing but white space has come since a call.
     begun_content, begun_reasoning : str
-        The text at negative places: the output goes on with it, and it is not returned.
+        Text at negative places: the output continues it, and it is not returned.
     """
 
     def __init__(self, *, reasoning: bool, calls: bool) -> None:
-        """`calls` tells whether calls may come."""
+        """`calls`: whether there may be calls."""
         self.text_came = False
         self.after_call = False
         self.begun_content = self.begun_reasoning = ""
@@ -37,7 +37,7 @@ class OutputText:
         self._may_call = calls
         self._pieces: list[ParsedPiece] = []
         self._held: list[tuple[str, int]] = []  # white space that is text only if text follows, and its places
-        self._late: list[tuple[str, int]] = []  # the same of a thinking block that may go on
+        self._late: list[tuple[str, int]] = []  # the same for a thinking block that may continue
         self._skipped = _LINE_ENDS if reasoning else ""  # characters left out before the next text
 
     def text(self, text: str, start: int) -> None:
@@ -79,7 +79,7 @@ class OutputText:
         self._skipped = _LINE_ENDS
 
     def hold_block(self) -> None:
-        """As `begin_block` for content, but text of the thinking may still come; see `late_reasoning`."""
+        """Like `begin_block` for content, but more text of the thinking may follow; see `late_reasoning`."""
         self._late = self._held
         self.begin_block(reasoning=False)
 
@@ -97,7 +97,7 @@ class OutputText:
         self._held = []
 
     def take(self) -> list[ParsedPiece]:
-        """What has come since the last time."""
+        """What has arrived since the last call."""
         pieces, self._pieces = list(_merged(self._pieces)), []
         return pieces
 
@@ -119,7 +119,7 @@ class OutputText:
 
 
 def _merged(pieces: Iterable[ParsedPiece]) -> Iterable[ParsedPiece]:
-    """Neighbours of the same kind that are neighbours in the output, too, as one piece."""
+    """Merges pieces of the same kind that are adjacent here and in the output."""
     last: ContentDelta | ReasoningDelta | None = None
     texts: list[str] = []
     end = 0

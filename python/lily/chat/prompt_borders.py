@@ -1,4 +1,4 @@
-"""Where later prompts may part from a prompt: places that are worth a snapshot."""
+"""Where later prompts may diverge from a prompt: places worth a snapshot."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HEADER_LENGTH = 64  # characters, at most
 _REMEMBERED_QUESTIONS = 4096
 _REMEMBERED_OPENINGS, _LONGEST_KEY = 64, 4096  # characters of the options
 
-Render = Callable[[list[dict[str, Any]]], str]  #: of messages without the opening of the next answer
+Render = Callable[[list[dict[str, Any]]], str]  #: renders messages without the opening of the next answer
 
 
 class PromptBorders:
-    """Finds them for the prompts of one model, from any thread.
+    """Finds these places for the prompts of one model; safe to use from any thread.
 
-    A conversation is not rendered again to find them: the opening of the answer that a template writes is the same for
-    all conversations, and where the latest question ended is known from the turn before.
+    This needs no second rendering: the template's opening of an answer is the same for all conversations, and the end
+    of the latest question is known from the turn before.
     """
 
     def __init__(self, guard: TextGuard, template: ChatTemplate, turn_ends: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class PromptBorders:
         """Characters of the prompt before its borders.
 
         These are the end of system message and tools, which other conversations share, and the headers of the answers
-        to the latest question and to the latest message: behind them thinking is dropped when the next question comes.
+        to the latest question and to the latest message. After those headers the next question drops thinking.
         """
         count = 1 + max(at for at, message in enumerate(messages) if message["role"] == "user")
         opening = self._opening(options)
@@ -71,7 +71,7 @@ class PromptBorders:
         return [border for border in borders if prompt[border : border + 1] == "<"]
 
     def _opening(self, options: Mapping[str, Any]) -> str:
-        """What a template writes before an answer; empty if that cannot be told."""
+        """What a template writes before an answer; empty if unknown."""
         try:
             key = repr(sorted(options.items())) if options else ""
         except ValueError:  # an integer of thousands of digits

@@ -1,4 +1,4 @@
-"""Encodes rendered prompts so that the ids of answers that the model gave stay as they were generated."""
+"""Encodes rendered prompts so that the model's answers keep the ids with which they were generated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMEMBERED_IDS = 1 << 22  # at most, over all turns: 16 MiB
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """The ids of a prompt, and the number of ids before each of the offsets that were asked for."""
+    """The ids of a prompt, and the number of ids before each requested offset."""
 
     ids: list[int]
     positions: tuple[int, ...]
@@ -36,10 +36,10 @@ class _Turn:
 class PromptEncoder:
     """The encoder of one model; conversations share it, from any thread.
 
-    The same text may be written with several sequences of ids, and an answer that is parsed and rendered again may
-    differ from what was generated in white space or in a missing tag. So a generated turn is remembered under the
-    text of the conversation up to its end, and where a later prompt begins with exactly that text, it gets the
-    remembered ids. What the model computed for them can then be used again.
+    Several sequences of ids may spell the same text, and an answer that is parsed and rendered again may differ from
+    the generated one in white space or a missing tag. So a generated turn is stored under the conversation's text up to
+    its end. A later prompt that begins with exactly that text gets the stored ids, so what the model computed for them
+    can be reused.
     """
 
     def __init__(self, tokenizer: Tokenizer, guard: TextGuard | None = None) -> None:
@@ -56,10 +56,10 @@ class PromptEncoder:
         Parameters
         ----------
         prompt
-            What the answer was generated for, as text.
+            The text that the answer was generated for.
         conversation
-            The same with the answer, rendered, up to the end of the turn. If it does not begin with `prompt`, nothing
-            is kept.
+            The rendered text including the answer, up to the end of the turn. If it does not begin with `prompt`,
+            nothing is kept.
         turn_end
             The last characters of `conversation`, which end every turn.
         ids
@@ -86,17 +86,17 @@ class PromptEncoder:
         text
             The prompt.
         offsets
-            Characters before borders whose positions among the ids are wanted. Only borders right before a special
-            token, as at the beginning of a turn, have no influence on the ids.
+            Character offsets whose positions among the ids are wanted. Only offsets right before a special token, such
+            as the beginning of a turn, do not affect the ids.
         most
-            Tokens that the context holds: a prompt that is certain to be longer is refused without encoding all of it.
+            Size of the context: a prompt that is certain to be longer is refused without encoding all of it.
 
         Raises
         ------
         ContextOverflowError
             The prompt is far longer than `most`.
         InvalidArgumentError
-            The text holds a lone surrogate, which no encoding has.
+            The text contains a lone surrogate, which cannot be encoded.
         """
         try:
             text.encode()
@@ -122,7 +122,8 @@ class PromptEncoder:
     def check_length(self, text: str, most: int) -> None:
         """Raise ContextOverflowError if a guarded text has more than `most` ids, or nearly as many.
 
-        The beginnings of a long text tell: encoding megabytes would take half a minute, and a multiple of the memory.
+        The beginning of a long text suffices: encoding megabytes would take half a minute, and several times their size
+        in memory.
         """
         size = len(text.encode("utf-8", "replace"))
         limit = most + most // 16 + 64  # a few tokens at the end of a beginning may differ from those of the text

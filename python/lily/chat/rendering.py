@@ -1,4 +1,4 @@
-"""How one conversation is rendered: messages to the prompt of a turn, and generated ids to their place in the text."""
+"""Renders one conversation: messages to the prompt of a turn, and generated ids to their place in the text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ChatSupport:
 
 
 class Rendering:
-    """The template's variables of one chat, its tools, and what they make of its messages."""
+    """One chat's template variables and tools, and the rendering of its messages with them."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Rendering:
         self._is_cancelled = is_cancelled
 
     def prompt(self, messages: list[dict[str, Any]], options: TurnOptions, most: int | None) -> TurnPrompt:
-        """What is needed to answer; everything that can be wrong with the request is told here."""
+        """What is needed to answer; raises for everything that can be wrong with the request."""
         model = self._model
         schemas = ToolSchemas(self.tools)
         choice = as_tool_choice(options.tool_choice, schemas.names)
@@ -87,7 +87,7 @@ class Rendering:
         return TurnPrompt(normal, text, encoded, options, sampling, schemas, choice, compiled, begun)
 
     def remember(self, prompt: TurnPrompt, turn: Turn) -> None:
-        """Keep the ids of a turn that is whole."""
+        """Keep the ids of a complete turn."""
         if not turn.is_whole:
             return
         answer = normalize_messages(prompt.answered(prompt.normal, turn.message), later_system=self._later_system)

@@ -1,4 +1,4 @@
-"""The policy about roles: brings OpenAI-style messages into the order that the chat template takes, or says why not."""
+"""The role policy: brings OpenAI-style messages into the order that the chat template accepts, or says why not."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 def normalize_messages(
     messages: Iterable[Mapping[str, Any]], *, later_system: LaterSystem = "refuse"
 ) -> list[dict[str, Any]]:
-    """Return a copy of `messages` that the template accepts; the input is left alone.
+    """Return a copy of `messages` that the template accepts; the input is unchanged.
 
-    Leading system and developer messages are merged into one system message. Text parts are joined. Results of tools
-    are put into the order of their calls, since the model sees nothing but the order.
+    Leading system and developer messages are merged into one system message. Text parts are joined. Tool results are
+    put into the order of their calls, because the model sees only the order.
 
     Parameters
     ----------
     messages
         Mappings with ``role`` and ``content``.
     later_system
-        What becomes of a system or developer message after the first other one: "refuse" it, or "convert" it to a
+        What to do with a system or developer message after the first other one: "refuse" it, or "convert" it to a
         user message at its place.
 
     Raises
     ------
     TemplateError
-        The list is not a conversation that a model can answer; the message's index and the reason are named.
+        The list is not a conversation that a model can answer; the error has the message's index and the reason.
     """
     one_of("later_system", later_system, get_args(LaterSystem))
     given = prepare_messages(_checked(index, message) for index, message in enumerate(copied_messages(messages)))

@@ -1,4 +1,4 @@
-"""Bounds of the JSON in a request that Lily walks through: schemas, tool definitions, values that a model writes."""
+"""Limits of JSON that Lily walks through: schemas, tool definitions, values that a model writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_INTEGER_BITS = 2048
 
 
 def check_json(value: Any, name: str) -> None:
-    """Refuse what is no JSON, or more of it than Lily reads. Takes time for `MAX_VALUES` values at most.
+    """Refuse values that are not JSON or too large. Looks at `MAX_VALUES` values at most.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def check_json(value: Any, name: str) -> None:
     Raises
     ------
     InvalidArgumentError
-        It holds something else, too many values, or more than `MAX_LEVELS` levels.
+        It contains something else, too many values, or more than `MAX_LEVELS` levels.
     """
     level, levels, values = [value], 0, 1
     while level:

@@ -1,4 +1,4 @@
-"""Finds what the references inside one JSON schema point at."""
+"""Resolves the references inside one JSON schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["References"]
 class References:
     """The ``$ref`` of a schema document: JSON pointers, anchors and the ids of its parts.
 
-    What it points at is looked up once for each text. Nothing outside the document is ever read.
+    Each text is looked up once. Nothing outside the document is ever read.
     """
 
     def __init__(self, root: Any) -> None:
@@ -27,7 +27,7 @@ class References:
         return self._found[reference]
 
     def follow(self, schema: Any) -> Any:
-        """The schema behind references that have nothing beside them; None if they lead nowhere or in a circle."""
+        """Follows references that have nothing beside them; None if they lead nowhere or in a circle."""
         seen: set[int] = set()
         while isinstance(schema, Mapping) and set(schema) == {"$ref"} and isinstance(schema["$ref"], str):
             if id(schema) in seen:

@@ -1,4 +1,4 @@
-"""The types that a JSON schema allows, as JSON schema names them and as vendors and programmers do."""
+"""The types that a JSON schema allows, under JSON schema's names or those of vendors and programmers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LONGEST_NAME = 100
 
 
 def json_types(name: Any) -> tuple[str, ...]:
-    """The JSON types, or `ANY`, that a type's name stands for; none if it is not known.
+    """The JSON types, or `ANY`, that a type's name means; empty if unknown.
 
-    ``str``, ``int``, ``float``, ``dict[str, int]``, ``List``, ``string[]``, ``Optional[int]``, ``int | None`` and the
-    like are what tools in the field are described with.
+    ``str``, ``int``, ``float``, ``dict[str, int]``, ``List``, ``string[]``, ``Optional[int]``, ``int | None`` and
+    similar names occur in real tools.
     """
     if isinstance(name, str) and name in _AS_JSON_HAS_THEM:
         return _AS_JSON_HAS_THEM[name]
@@ -60,7 +60,7 @@ def json_types(name: Any) -> tuple[str, ...]:
 
 
 def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The types that ``type`` and ``nullable`` name, in their order; none where any is allowed or none is known."""
+    """The types that ``type`` and ``nullable`` name, in order; empty if any type is allowed or none is known."""
     kinds = schema.get("type")
     names = kinds if isinstance(kinds, (list, tuple)) else [kinds]
     known = dict.fromkeys(kind for name in names for kind in json_types(name))
@@ -72,7 +72,7 @@ def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
 def leaf_schemas(schema: Any, references: References) -> Iterator[Any]:
     """The schemas behind references, ``anyOf``, ``oneOf`` and an ``allOf`` of one, in their order.
 
-    Each is given once, however often and by however many ways it can be reached.
+    Each is returned once, no matter how often it can be reached.
     """
     seen: set[int] = set()
     waiting = [schema]

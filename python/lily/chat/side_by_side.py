@@ -1,4 +1,4 @@
-"""Several answers at once: takes one event of each stream after another, until all have ended."""
+"""Several answers at once: takes one event from each stream in rotation, until all have ended."""
 
 from __future__ import annotations
 

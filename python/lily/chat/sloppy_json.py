@@ -1,4 +1,4 @@
-"""Rewrites what models take for JSON as JSON, where it can mean one thing only."""
+"""Rewrites models' faulty JSON as JSON if it can mean only one thing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ESCAPED = re.compile(r"""\\(?:x[0-9a-fA-F]{2}|.)|["\x00-\x1f]""", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z_$][\w$-]*")
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
-_UNCLEAR = "aNUv0123456789x"  # behind a backslash: languages differ
+_UNCLEAR = "aNUv0123456789x"  # after a backslash: languages differ
 
 
 def json_number(text: str) -> str | None:
@@ -30,9 +30,9 @@ def json_number(text: str) -> str | None:
 
 
 def as_json(text: str, *, keep_no_numbers: bool = False) -> str:
-    """JSON text of an array or object with commas too many, single quotes, keys without quotes, comments, or None.
+    """JSON text for an array or object with extra commas, single quotes, unquoted keys, comments, or None.
 
-    The result is JSON if the text was that but for these.
+    The result is JSON if the text had no other mistakes.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def as_json(text: str, *, keep_no_numbers: bool = False) -> str:
         if part != ",":
             written.append(part)
         last = part if match.lastgroup == "mark" else ""
-    return " ".join(written)  # parts that nothing stands between stay apart
+    return " ".join(written)  # parts with nothing between them stay separate
 
 
 def _is_key(text: str, at: int, last: str) -> bool:

@@ -1,4 +1,4 @@
-"""Ends a stream of text at the first of some strings, wherever the pieces are cut; the string is never let through."""
+"""Ends a stream of text at the first stop string, however the text is split; the string itself is never passed on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def as_stop_strings(stop: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 class StopStrings:
-    """Filter for one stream of text. The string that is complete first ends it; of several at once, the longest."""
+    """Filter for one stream of text. The string that is complete first ends it; of several, the longest."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         self._strings = sorted(set(strings), key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""The tags of thinking blocks, and where they are tags and no text."""
+"""The tags of thinking blocks, and where they are tags rather than text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LINE_END = re.compile(r"[ \t]{0,80}(?:\r?\n)?")
 def thinking_is_open(prompt: str) -> bool:
     """Whether the output that follows a rendered prompt begins inside a thinking block.
 
-    The opening tag is part of the prompt, so that it never shows up in the output: the end of the prompt tells.
+    The opening tag is part of the prompt and never appears in the output, so the end of the prompt decides.
     """
     check_text("prompt", prompt)
     return prompt.rstrip().endswith(OPEN_THINK)
 
 
 def line_ends(text: str, at: int, *, final: bool) -> bool | None:
-    """Whether nothing follows a tag on its line; None if more text has to tell."""
+    """Whether nothing follows a tag on its line; None if more text is needed to decide."""
     match = _LINE_END.match(text, at)
     if match is None or match[0].endswith("\n"):
         return match is not None
@@ -32,7 +32,7 @@ def line_ends(text: str, at: int, *, final: bool) -> bool | None:
 
 
 def end_of_thinking(text: str, searched: int, *, final: bool) -> tuple[int, bool]:
-    """Where the text of a thinking block ends, as far as it is certain, and whether its closing tag stands there.
+    """Where the text of a thinking block ends, as far as certain, and whether its closing tag stands there.
 
     No closing tag begins in the first `searched` characters.
     """

@@ -1,4 +1,4 @@
-"""Tells which tokens spell a part of an output's text, for log-probabilities that match the text they come with."""
+"""Finds the tokens that spell a part of an output's text, so that log-probabilities match their text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["TokenSpans"]
 
 
 class TokenSpans:
-    """The tokens of one output whose text was not asked for yet.
+    """The tokens of one output whose text was not requested yet.
 
-    A token that is visible in part, because a stop string, a tag or white space that is left out begins or ends inside
-    it, comes with the visible part of its bytes. So the bytes of a part's tokens, joined, are that part in UTF-8, and
-    their texts, joined, are the part itself: a character of several tokens is text of the last one. Only bytes that
-    are no UTF-8, which are U+FFFD in the text, stay as they are.
+    If a stop string, a tag or dropped white space begins or ends inside a token, only the visible part of its bytes is
+    given. So the bytes of a part's tokens, joined, are that part in UTF-8, and their texts, joined, are the part
+    itself; a character made of several tokens belongs to the last one. Only bytes that are not UTF-8, which are U+FFFD
+    in the text, stay unchanged.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class TokenSpans:
             self._ends.append(at)
 
     def take(self, text: str, start: int) -> tuple[TokenLogprob, ...]:
-        """The tokens of a part of the output; what stands before it cannot be asked for any more.
+        """The tokens of a part of the output; earlier parts cannot be requested any more.
 
         Parameters
         ----------

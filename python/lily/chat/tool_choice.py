@@ -16,7 +16,7 @@ _Mode = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """`names` are the tools that may be called; with "required", at least one call must come."""
+    """`names` are the tools that may be called; with "required", there must be at least one call."""
 
     mode: _Mode
     names: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ def as_tool_choice(choice: str | Mapping[str, Any] | None, names: Sequence[str])
     Raises
     ------
     InvalidArgumentError
-        It is none of these, or names a tool that there is not.
+        It is none of these, or names an unknown tool.
     """
     name: Any = None
     mode: Any = choice

@@ -1,4 +1,4 @@
-"""Calls Python functions for the model and writes what they return, or raise, as text."""
+"""Calls Python functions for the model and writes their results or exceptions as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_text", "open_calls", "result_of"]
 
 
 def as_text(result: Any) -> str:
-    """A string as it is; anything else as JSON, or as ``str(result)`` where it has no JSON form."""
+    """A string is used unchanged; anything else becomes JSON, or ``str(result)`` if it has no JSON form."""
     if isinstance(result, str):
         return result
     try:
@@ -28,7 +28,7 @@ def as_text(result: Any) -> str:
 
 
 def result_of(call: ToolCall, functions: Mapping[str, PythonTool]) -> Any:
-    """What the function that a call names returns; what goes wrong as a text for the model."""
+    """The result of the function that a call names; errors become a text for the model."""
     function = functions.get(call.name)
     if function is None:
         return f"Error: there is no tool {call.name!r}; the tools are {', '.join(functions) or 'none'}"

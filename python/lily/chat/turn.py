@@ -1,4 +1,4 @@
-"""One turn of the model: generates the answer to a prompt that a session holds, as typed events."""
+"""One turn of the model: generates the answer to a session's prompt as typed events."""
 
 from __future__ import annotations
 
