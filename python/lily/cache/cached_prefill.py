@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["as_positions", "cached_prefill"]
 
-# A prompt that leaves a known one this far behind the last snapshot gets a snapshot there: others may do the same.
+# Tokens. A prompt that diverges from a known one this far after the last snapshot gets a snapshot there, for others
+# that do the same.
 _MIN_BRANCH_TOKENS = 32
 
 
@@ -42,7 +43,7 @@ def cached_prefill(
     except NonFiniteError:
         if snapshot is None:
             raise
-        cache._discard(snapshot)  # it may be what is wrong
+        cache._discard(snapshot)  # it may be the cause
         session.reset()
         _prefill_from(session, cache, ids, None, known, positions, interval, progress)
 
@@ -57,7 +58,7 @@ def _prefill_from(
     interval: int,
     progress: Progress | None,
 ) -> None:
-    """Compute what lies behind a snapshot; `known` leading ids were seen before, with or without one."""
+    """Compute what follows a snapshot; `known` leading ids were seen before, with or without a snapshot."""
     total, cached = len(ids), 0
     if snapshot is not None:
         snapshot.restore_into(session.core)
@@ -79,7 +80,7 @@ def _prefill_from(
 
 
 def as_positions(positions: Iterable[int], total: int) -> list[int]:
-    """`positions` as a list; anything else than places within a prompt of `total` tokens is refused."""
+    """`positions` as a list; refuses anything but positions within a prompt of `total` tokens."""
     try:
         found = [operator.index(at) for at in as_items("snapshot_at", positions, "a collection of positions")]
     except TypeError:
@@ -104,7 +105,7 @@ def _check(model: Model, ids: npt.NDArray[np.int32]) -> None:
 
 
 def _borders(cached: int, total: int, positions: Iterable[int], interval: int) -> list[int]:
-    """Ends of the parts to compute, each followed by a snapshot. Results do not depend on where a prompt is parted."""
+    """Ends of the parts to compute, each followed by a snapshot. Results do not depend on how a prompt is split."""
     borders = {position for position in positions if cached < position < total}
     if interval:
         borders.update(range((cached // interval + 1) * interval, total, interval))
@@ -130,7 +131,7 @@ def _shifted(progress: Progress, begin: int, total: int) -> Progress:
 
 
 def _keep_progress(session: Session, cache: PrefixCache) -> None:
-    """After an interruption: what was computed until then is where a second try begins."""
+    """After an interruption: keep what was computed, so that a second try begins there."""
     try:
         if session.position > session.cached_tokens:
             cache._add(_core.Snapshot.take(session.core, False))

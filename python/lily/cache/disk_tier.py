@@ -1,4 +1,4 @@
-"""The prefix cache's second tier: session files in a directory, kept over restarts and shared by processes."""
+"""The prefix cache's second tier: session files in a directory, which survive restarts and are shared by processes."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ __all__ = ["DiskTier"]
 
 logger = logging.getLogger("lily")
 
-# Shorter prompts are computed as quickly as a file is found and read.
+# Computing shorter prompts is as fast as finding and reading a file.
 _MIN_TOKENS = 64
-# Writing and reading that many bytes takes about as long as computing a token: a file must save as many tokens over
-# what is known already as its bytes cost.
+# Writing and reading this many bytes takes about as long as computing a token; a file must save more tokens than that.
 _BYTES_OF_A_TOKEN = 2 << 20
-# A change of the directory within this time of the latest look may have left its time as it was.
+# A change of the directory this soon after the latest look may not have changed its time.
 _TICK_NS = 2_500_000_000
-# A directory that takes longer to list, for the many files of others in it, gets a small share of the time.
+# A directory with so many other files that listing takes longer is listed more rarely.
 _SLOW_NS = 5_000_000
 _SLOW_SHARE = 20
-# Each doubling of the prompts that begin with a file counts as much as a use that much later.
+# Each doubling of the prompts that begin with a file counts like a use this much later.
 _BRANCH_NS = 3600 * 1_000_000_000
 
 Ids = npt.NDArray[np.int32]
@@ -54,15 +53,15 @@ class _File:
     name: str
     stamp: FileStamp
     used_ns: int
-    node: Node[str] | None  # None: of other weights, or longer than this model's context
-    branches: int = 0  # the most that were seen to start from it: they may go before it
+    node: Node[str] | None  # None: for other weights, or longer than this model's context
+    branches: int = 0  # the most prompts seen to start from it; they may be removed before it
 
 
 class DiskTier:
-    """Session files of prompts, found by their token ids; the least useful ones go first. Thread-safe.
+    """Session files of prompts, found by their token ids; the least useful ones are removed first. Thread-safe.
 
-    The limit holds for all of the cache's files in the directory, those of other processes and models included.
-    Failures of the disk never fail a request: they are logged, and the prompt is computed.
+    The limit applies to all cache files in the directory, including those of other processes and models. A disk failure
+    never fails a request: it is logged, and the prompt is computed.
     """
 
     def __init__(self, model: Model, directory: Path, limit_bytes: int) -> None:
@@ -72,8 +71,8 @@ class DiskTier:
         self._lock = threading.RLock()
         self._tree: RadixTree[str] = RadixTree()
         self._files: dict[str, _File] = {}
-        self._foreign: dict[str, FileStamp] = {}  # of a fitting name, and not Lily's
-        self._kind = b""  # of states that this model reads; empty until the weights' identity is known
+        self._foreign: dict[str, FileStamp] = {}  # files with a matching name that are not Lily's
+        self._kind = b""  # files that this model can read; empty until the weights' identity is known
         self._listed: tuple[int, int] | None = None
         self._listed_ns = 0
         self._next_look_ns = 0
@@ -86,7 +85,7 @@ class DiskTier:
             ) from error
 
     def open(self) -> None:
-        """Look at the files that are there; until then none is found or written. The model's identity is known."""
+        """Start using the directory, once the model's identity is known; before, no file is found or written."""
         model = self._model()
         if model is not None:
             with self._lock:
@@ -107,25 +106,25 @@ class DiskTier:
 
     @property
     def limit_bytes(self) -> int:
-        """Most bytes that all files of the cache in the directory may take."""
+        """Maximum bytes of all cache files in the directory."""
         return self._limit
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def reach(self, ids: Ids, beyond: int) -> int:
-        """Number of leading ids that `load` would give; 0 for none."""
+        """Number of leading ids that `load` would restore; 0 for none."""
         with self._lock:
             self._refresh()
             node = self._find(ids, beyond)
             return 0 if node is None else node.length
 
     def known(self, ids: Ids) -> int:
-        """Number of leading ids that some file's sequence begins with, be there a file at their end or not."""
+        """Number of leading ids with which some file's sequence begins, whether or not a file ends there."""
         with self._lock:
             return self._tree.match(ids).length
 
     def load(self, ids: Ids, beyond: int) -> _core.Snapshot | None:
-        """The snapshot of the longest prefix of `ids`, if it saves enough over one of `beyond` tokens."""
+        """The snapshot of the longest prefix of `ids`, if it saves enough compared with one of `beyond` tokens."""
         model = self._model()
         while model is not None:
             with self._lock:
@@ -142,7 +141,7 @@ class DiskTier:
             except NonFiniteError as error:
                 self._give_up(file, error, damaged=True)
                 continue
-            except LilyError as error:  # the file is good, and the model has no room for it or is closed
+            except LilyError as error:  # the file is good, but the model has no room for it or is closed
                 logger.warning("a file of the prefix cache cannot be used now: %s", error)
                 return None
             if not snapshot.has_logits or not np.array_equal(snapshot.tokens, ids[: len(snapshot.tokens)]):
@@ -153,7 +152,7 @@ class DiskTier:
         return None
 
     def note_use(self, ids: Ids) -> None:
-        """A prompt started from `ids`: the file at their end is in use, and those before it where several part."""
+        """A prompt started from `ids`: refresh the file at their end, and earlier ones where prompts diverge."""
         now = time.time_ns()
         with self._lock:
             known = [node for node in self._tree.match(ids).path if node.entry is not None]
@@ -184,24 +183,24 @@ class DiskTier:
     # -- writing, from one thread ----------------------------------------------------------------------------------
 
     def store(self, snapshot: _core.Snapshot, check: Callable[[], None]) -> bool:
-        """Write a snapshot with logits, unless a file that is there already serves as well.
+        """Write a snapshot with logits, unless an existing file serves as well.
 
         Parameters
         ----------
         snapshot
             What to write.
         check
-            Called now and then; what it raises ends the writing.
+            Called now and then; an exception ends the writing.
 
         Returns
         -------
         bool
-            False where the directory failed, so that it may be tried again.
+            False if the directory failed, and the caller may try again.
 
         Raises
         ------
         NonFiniteError
-            The snapshot holds values that are not finite.
+            The snapshot contains values that are not finite.
         """
         model = self._model()
         if model is None or not snapshot.has_logits or not self._kind:
@@ -224,7 +223,7 @@ class DiskTier:
         return True
 
     def trim(self, check: Callable[[], None]) -> None:
-        """Remove what killed processes left, and what is above the limit; with a limit of 0 nothing is changed."""
+        """Remove what killed processes left, and what exceeds the limit; with a limit of 0, change nothing."""
         if self._limit == 0:
             return
         with contextlib.suppress(OSError), self._directory.locked(check):
@@ -266,12 +265,12 @@ class DiskTier:
                 del self._files[file.name]
                 victims.append(file)
                 room += file.stamp.size
-        for file in victims:  # which takes a while for large ones: no request waits for it
+        for file in victims:  # slow for large files: no request waits for it
             self._directory.remove(file.name, file.stamp)
         return room >= 0
 
     def _usefulness(self, file: _File) -> float:
-        """Later uses count more, and so do places where many prompts part; those on the way to a single one less."""
+        """Later uses count more, and so do places where many prompts diverge; others on the way count less."""
         if file.node is None:
             return file.used_ns
         branches = file.branches = max(file.branches, self._tree.continuations(file.node))
@@ -282,7 +281,7 @@ class DiskTier:
     # -- what is in the directory ----------------------------------------------------------------------------------
 
     def _refresh(self, *, force: bool = False) -> None:
-        """Know what other processes wrote and removed. Costs a look at the directory's time where nothing changed."""
+        """Find out what other processes wrote and removed. If nothing changed, this only reads the directory's time."""
         if not self._kind:
             return
         began = time.monotonic_ns()
@@ -348,5 +347,5 @@ class DiskTier:
 
 
 def _past(time_ns: int) -> int:
-    """A file's time, or now for one of a clock that was ahead, which would stay for ever."""
+    """A file's time, but at most now: a file from a fast clock would stay forever."""
     return min(time_ns, time.time_ns())

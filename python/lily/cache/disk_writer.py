@@ -1,4 +1,4 @@
-"""The thread that writes a prefix cache's snapshots to its directory, behind the requests."""
+"""The thread that writes a prefix cache's snapshots to its directory while no request needs it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["DiskWriter"]
 
 logger = logging.getLogger("lily")
 
-_IDLE_SECONDS = 0.5  # a pause of the requests that long is used for writing
-_MOST_SECONDS = 3.0  # without a pause: what is lost when the process is killed
+_IDLE_SECONDS = 0.5  # seconds: a pause between requests long enough for writing
+_MOST_SECONDS = 3.0  # seconds without a pause: what a killed process loses
 _RETRY_SECONDS = 30.0  # after the disk failed
-_CLOSING_SECONDS = 10.0  # that writing may take when the model is closed
-_CLOSING_HASH_SECONDS = 2.0  # that hashing the weights may take then
+_CLOSING_SECONDS = 10.0  # seconds for writing when the model is closed
+_CLOSING_HASH_SECONDS = 2.0  # seconds for hashing the weights then
 
 
 class DiskWriter:
-    """Writes what `PrefixCache._unwritten` gives, soon after it came. Holds no strong reference to cache or model."""
+    """Writes what `PrefixCache._unwritten` returns. Holds no strong reference to cache or model."""
 
     def __init__(self, cache: PrefixCache, disk: DiskTier, identity: WeightsIdentity) -> None:
         self._cache = weakref.ref(cache, lambda _: self._end())
         self._disk = disk
         self._identity = identity
         self._changed = threading.Condition()
-        self._first_change: float | None = None  # since when something waits
+        self._first_change: float | None = None  # since when something has been waiting
         self._last_change = 0.0
         self._urgent = False
         self._closed_at: float | None = None
@@ -45,12 +45,12 @@ class DiskWriter:
         self._failed = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="lily-cache-writer", daemon=True)
-        # The interpreter would end the thread wherever it is: in the core, that ends the process with an abort.
+        # The interpreter would end the thread wherever it is, which inside the core would abort the process.
         atexit.register(self.close)
         self._thread.start()
 
     def notify(self, *, urgent: bool = False) -> None:
-        """Something is to be written, soon or (urgent) at once."""
+        """Request a write, soon or (urgent) at once."""
         now = time.monotonic()
         with self._changed:
             if self._first_change is None:
@@ -60,11 +60,11 @@ class DiskWriter:
             self._changed.notify_all()
 
     def postpone(self) -> None:
-        """A request is at work: writing waits for it, but not for long."""
+        """A request is running: writing waits for it, but not for long."""
         self._last_change = time.monotonic()
 
     def flush(self, seconds: float | None) -> bool:
-        """Wait until everything is written; False if the time was too short or the directory failed."""
+        """Wait until everything is written; False on a timeout or if the directory failed."""
         if os.getpid() != self._process:
             return False  # a forked child: the thread is the parent's
         self.notify(urgent=True)
@@ -98,7 +98,7 @@ class DiskWriter:
                 self._write()
         except CancelledError:
             logger.debug("the model was closed before its prefix cache was written")
-        except Exception:  # nothing that happens here may end the process or be lost
+        except Exception:  # no failure here may end the process or go unreported
             logger.exception("the prefix cache is no longer written")
         finally:
             atexit.unregister(self.close)
@@ -109,7 +109,7 @@ class DiskWriter:
                 cache._stop_writing()
 
     def _open(self) -> bool:
-        """The identity first: it takes as long as reading the weights where nobody has recorded it yet."""
+        """Find the identity first; unless recorded, it takes as long as reading the weights."""
         try:
             self._identity.get(threads=max(1, (os.cpu_count() or 1) // 4), stopped=self._is_late(_CLOSING_HASH_SECONDS))
             self._disk.open()

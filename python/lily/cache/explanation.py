@@ -9,20 +9,20 @@ __all__ = ["CacheExplanation"]
 
 @dataclass(frozen=True)
 class CacheExplanation:
-    """What the cache knows of some token ids. Made by `PrefixCache.explain`.
+    """What the cache knows about some token ids. Made by `PrefixCache.explain`.
 
-    The texts are None where no tokenizer was given.
+    The texts are None if no tokenizer was given.
     """
 
     total_tokens: int
     matched_tokens: int  #: leading ids that are known; the index of the first differing one
     cached_tokens: int  #: position of the nearest snapshot: computing would start there
     recompute_tokens: int  #: ids that would be computed
-    given_token: int | None  #: the first differing id of those given; None where all are known
-    stored_token: int | None  #: the id that is known in its place; None where nothing known goes on
+    given_token: int | None  #: the first differing id among those given; None if all are known
+    stored_token: int | None  #: the id in its place in the cache; None if the cache has nothing further
     text_before: str | None  #: text just before the difference, the same on both sides
     given_text: str | None  #: text from the difference on, as given
-    stored_text: str | None  #: text from the difference on, as known
+    stored_text: str | None  #: text from the difference on, in the cache
 
     def __str__(self) -> str:
         lines = [

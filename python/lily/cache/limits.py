@@ -11,7 +11,7 @@ __all__ = ["DEFAULT_DISK_BYTES", "DEFAULT_SNAPSHOT_INTERVAL", "default_cache_byt
 #: of 128K tokens leaves 16, half of the default limit.
 DEFAULT_SNAPSHOT_INTERVAL = 8192
 
-#: Most bytes of the files in ``prefix_cache_dir``.
+#: Maximum bytes of the files in ``prefix_cache_dir``.
 DEFAULT_DISK_BYTES = 16 << 30
 
 _LARGEST_DEFAULT = 2 << 30

@@ -1,6 +1,6 @@
-"""The directory of a prefix cache, shared with other processes and with files that are none of its business.
+"""The directory of a prefix cache, shared with other processes and with unrelated files.
 
-What Lily wrote is known by its full name and by its header. Nothing else is opened for writing, replaced or removed:
+Lily recognises its files by their full name and their header. Nothing else is opened for writing, replaced or removed:
 no other name, no symbolic link, no directory, no device.
 """
 
@@ -33,7 +33,7 @@ _LOCK_POLL_SECONDS = 0.05
 
 
 def cache_path(given: object) -> Path:
-    """The directory that was given as ``prefix_cache_dir``; ConfigError if it is none."""
+    """The directory given as ``prefix_cache_dir``; ConfigError if it is not one."""
     path = as_path("prefix_cache_dir", given, ConfigError)
     if not str(path).strip() or (str(path) == "." and given != "."):  # Path("") is Path(".")
         raise ConfigError(
@@ -52,18 +52,18 @@ class CacheDirectory:
         self.path = path
 
     def make(self) -> None:
-        """Make it where it is missing; OSError if that fails or it cannot be listed."""
+        """Create it if missing; OSError if that fails or it cannot be listed."""
         self.path.mkdir(parents=True, exist_ok=True)
         with os.scandir(self.path):
             pass
 
     def stamp(self) -> tuple[int, int]:
-        """What changes when names come or go."""
+        """A value that changes when names are added or removed."""
         status = self.path.stat()
         return status.st_ino, status.st_mtime_ns
 
     def complete(self) -> dict[str, FileStamp]:
-        """Regular files whose names are those of complete files; what they hold is not looked at."""
+        """Regular files with the names of complete files; their contents are not looked at."""
         return {name: stamp for name, stamp in self._regular_files() if re.fullmatch(_NAME, name)}
 
     def partial_bytes(self) -> int:
@@ -71,7 +71,7 @@ class CacheDirectory:
         return sum(stamp.size for name, stamp in self._regular_files() if re.fullmatch(_PARTIAL, name))
 
     def is_own(self, name: str) -> bool:
-        """Whether a file of a fitting name has the header that Lily writes."""
+        """Whether a file with a matching name has the header that Lily writes."""
         try:
             with open_regular(self.path / name, follow=False) as descriptor:
                 return is_session_file(self.path / name, descriptor)
@@ -79,7 +79,7 @@ class CacheDirectory:
             return False
 
     def remove(self, name: str, stamp: FileStamp) -> None:
-        """Remove one of the cache's own files, if it still is the one of that stamp; else do nothing."""
+        """Remove one of the cache's own files if its stamp is unchanged; otherwise do nothing."""
         if not re.fullmatch(_NAME, name):
             return
         with contextlib.suppress(OSError), open_regular(self.path / name, follow=False) as descriptor:
@@ -92,7 +92,7 @@ class CacheDirectory:
 
     @contextlib.contextmanager
     def locked(self, check: Callable[[], None]) -> Iterator[None]:
-        """One writer at a time, over all processes. While it waits it calls `check`, which may raise."""
+        """Allow one writer at a time among all processes. While waiting, calls `check`, which may raise."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             while not _lock(descriptor):
@@ -122,7 +122,7 @@ def _same(status: os.stat_result, stamp: FileStamp) -> bool:
 
 
 def _lock(descriptor: int) -> bool:
-    """Take the lock; true as well where the file system has none."""
+    """Take the lock; also true if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""PrefixCache: snapshots of earlier prompts and answers, found by their token ids, least recently used out first."""
+"""PrefixCache: snapshots of earlier prompts and answers, found by their token ids; evicts the least recently used."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["CacheStats", "PrefixCache"]
 
 _TEXT_TOKENS = 24  # shown on each side of a difference
-# Snapshots on the way to a single longer one: of each sequence's only the latest are written, and no large ones.
+# Snapshots that lead only to one longer snapshot: of each sequence, only the latest and no large ones are written.
 _LATEST = 4
 _SMALL_SHARE = 32  # of the directory's limit
-# Of the limit: what may be held besides until it is written, when it was dropped before.
+# Share of the limit for snapshots that were dropped but are still to be written.
 _DROPPED_SHARE = 4
-# Weights of so many bytes are hashed while the model is loaded, larger ones in the background.
+# Weights up to this many bytes are hashed during loading, larger ones in the background.
 _QUICK_HASH_BYTES = 64 << 20
 
 
@@ -40,7 +40,7 @@ class CacheStats:
     """Counters of a prefix cache since it was made."""
 
     snapshots: int  #: held now
-    bytes: int  #: held by them now, each shared piece once
+    bytes: int  #: bytes held now, each shared piece counted once
     limit_bytes: int
     hits: int  #: prompts of which at least one token came from the cache
     misses: int
@@ -55,8 +55,8 @@ class CacheStats:
 class _Entry:
     """One snapshot and its place in the tree.
 
-    Nodes name entries by key and not by reference: nothing that holds memory is part of a reference cycle, so memory
-    is freed when an entry goes and not at the next garbage collection.
+    Nodes refer to entries by key: nothing that holds memory is part of a reference cycle, so memory is freed with the
+    entry and not at the next garbage collection.
     """
 
     snapshot: _core.Snapshot
@@ -64,14 +64,14 @@ class _Entry:
 
 
 class PrefixCache:
-    """Snapshots of sequences that were computed before. One for each model: ``model.cache``; thread-safe.
+    """Snapshots of sequences that were computed before. Each model has one, ``model.cache``; thread-safe.
 
     Recurrent state cannot be rewound, so a prompt can only start from a position where a snapshot was taken:
-    `Model.cached_session` takes them at the positions that it is told, at the end of each prompt, where a prompt leaves
-    a known one, and at regular intervals; `insert` keeps the end of a generation.
+    `Model.cached_session` takes them at the given positions, at the end of each prompt, where a prompt diverges from a
+    known one, and at regular intervals; `insert` keeps the end of a generation.
 
-    The least recently used snapshots go first when the limit is reached. Using one also refreshes those before it at
-    which several sequences branch, and the first of all: a system prompt shared by conversations stays.
+    Above the limit, the least recently used snapshots are dropped first. Using one also refreshes earlier ones at which
+    several sequences branch, and the very first, so that a shared system prompt stays.
 
     With a directory (``prefix_cache_dir``), a thread writes them there seconds after they were taken, and they are read
     back when a prompt needs them, after a restart and by other processes too. `flush` waits for it.
@@ -86,8 +86,8 @@ class PrefixCache:
         self._ledger = _core.MemoryLedger()
         self._disk: DiskTier | None = None
         self._writer: DiskWriter | None = None
-        self._writes = False  # whether the writer's thread is there to take what waits
-        self._parting: set[int] = set()  # keys of entries from which several sequences went on, be they held or not
+        self._writes = False  # whether there is a writer thread to take what waits
+        self._parting: set[int] = set()  # keys of entries that several sequences continue, held or not
         self._waiting: set[int] = set()  # keys of entries that are to be written
         self._written: set[int] = set()
         self._dropped: deque[_core.Snapshot] = deque()  # to be written, though no longer held
@@ -96,22 +96,22 @@ class PrefixCache:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is kept: false with ``prefix_cache_bytes=0``."""
+        """Whether the cache keeps anything; false with ``prefix_cache_bytes=0``."""
         return self._limit > 0
 
     def insert(self, session: Session) -> None:
-        """Keep the sequence of a session as it is now, e.g. at the end of a generation.
+        """Keep the current sequence of a session, for example at the end of a generation.
 
-        Costs no computation and copies no keys or values. A last token that is not computed yet is left out.
+        Computes nothing and copies no keys or values. A last token that is not computed yet is left out.
 
         Raises
         ------
         InvalidArgumentError
-            The session is one of another model: its states mean nothing to this one's weights.
+            The session belongs to another model.
         BusyError, ClosedError
             The session is in use by another call, or closed.
         NonFiniteError
-            Its values are NaN or infinite, which no other prompt may start from.
+            Its values are NaN or infinite; no other prompt may start from them.
         """
         if not isinstance(session, Session):
             raise InvalidArgumentError(f"session must be a lily.Session, not a {type(session).__name__}")
@@ -121,7 +121,7 @@ class PrefixCache:
             self._add(_core.Snapshot.take(session.core, False))
 
     def explain(self, ids: Tokens, tokenizer: Tokenizer | None = None) -> CacheExplanation:
-        """Why `ids` would start where they would: the first difference from what is known, and the nearest snapshot.
+        """Explain where computing `ids` would start: the first difference from the cache, and the nearest snapshot.
 
         Parameters
         ----------
@@ -159,17 +159,17 @@ class PrefixCache:
         )
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything that is worth a file is in ``prefix_cache_dir``.
+        """Wait until everything worth a file is in ``prefix_cache_dir``.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None waits for as long as it takes, which the first time includes hashing the weights.
+            Seconds; None waits as long as necessary, the first time including the hashing of the weights.
 
         Returns
         -------
         bool
-            Whether it is: False without a directory, when the time was too short, and when the directory failed.
+            True if it is; False without a directory, on a timeout, or if the directory failed.
         """
         return self._writer is not None and self._writer.flush(timeout)
 

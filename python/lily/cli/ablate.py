@@ -35,8 +35,8 @@ def ablate(
 ) -> None:
     """Alternate runs with all mechanisms of the GPU engine on and runs with one off, and print the gains.
 
-    The default lengths are those at which each mechanism is said to matter. The figures of the sim backend count
-    the simulator's work, not a GPU's.
+    The default lengths are those at which each mechanism is meant to matter. Figures of the sim backend reflect the
+    simulator's work, not a GPU's.
     """
     from lily.bench.ablation import ablate as measure
 

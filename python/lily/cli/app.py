@@ -1,4 +1,4 @@
-"""The commands of the command line, put together."""
+"""The command line, assembled from its commands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> int:
     """Run the command line; exit codes as in `lily.cli.main`."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        # A character that the terminal's encoding lacks must not end an answer.
+        # A character missing from the terminal's encoding must not end an answer.
         reconfigure(errors="replace")
     try:
         app(args=arguments, prog_name="lily")

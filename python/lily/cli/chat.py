@@ -90,7 +90,7 @@ class _Talk:
         self._show_thinking = show_thinking
 
     def answer(self, question: str) -> None:
-        """Ask, write the answer as it comes, and its speed after it."""
+        """Ask, write the answer as it arrives, then its speed."""
         writer = AnswerWriter(show_reasoning=self._show_thinking)
         answered = False
         try:

@@ -22,9 +22,9 @@ _BAR_TOKENS = 256  # shorter prompts get no progress bar
 
 
 def prefill(session: Session, ids: Sequence[int], statistics: Statistics) -> None:
-    """Bring the session to `ids`: only what follows its tokens is computed, if `ids` continue them.
+    """Advance the session to `ids`; if `ids` continue its tokens, only the rest is computed.
 
-    The session's tokens are compared, not the text, since the same text may have other ids.
+    Compares tokens, not text, because the same text may have different ids.
     """
     held = list(session.tokens)
     reused = len(held) if len(held) < len(ids) and list(ids[: len(held)]) == held else 0
@@ -64,7 +64,7 @@ def timed_tokens(
     sampling: Sampling,
     stop_tokens: frozenset[int],
 ) -> Iterator[int]:
-    """Yield the generated ids; `statistics` stay up to date, so that they hold if the caller stops early."""
+    """Yield the generated ids; `statistics` are always current, even if the caller stops early."""
     start = time.perf_counter()
     for token in session.generate(max_tokens=max_tokens, sampling=sampling, stop_tokens=stop_tokens):
         statistics.generated_tokens += 1

@@ -24,7 +24,7 @@ def load_model(
 ) -> Model:
     """Load a model, with bars on a terminal; arguments and errors as for `lily.Model.load`.
 
-    If a file of the model becomes shorter while a call reads it, the process ends with a line that names the file.
+    If a file of the model is truncated while a call reads it, the process ends with a line that names the file.
     """
     from lily import _core
     from lily.model import Model

@@ -34,7 +34,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-    """Sampling as given on the command line; None where the checkpoint's recommendation holds."""
+    """Sampling as given on the command line; None for the checkpoint's recommendation."""
 
     temperature: float | None = None
     top_k: int | None = None

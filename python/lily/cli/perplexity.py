@@ -88,7 +88,7 @@ def _read(file: str) -> str:
 
 
 def _limited(documents: list[list[int]], max_tokens: int | None) -> Iterator[list[int]]:
-    """Documents that can be scored, the last one cut so that `max_tokens` tokens are scored in all."""
+    """Documents that can be scored, the last one cut so that `max_tokens` tokens are scored in total."""
     left = max_tokens
     for ids in documents:
         part = ids if left is None else ids[: left + 1]

@@ -1,4 +1,4 @@
-"""Progress bars on standard error, where that is a terminal."""
+"""Progress bars on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Amount(ProgressColumn):
 
 
 class ProgressBars:
-    """A context whose bars vanish at its end; silent when standard error is no terminal."""
+    """A context whose bars vanish at its end; silent if standard error is not a terminal."""
 
     def __init__(self, *, unit: Literal["bytes", "tokens"]) -> None:
         self.visible = sys.stderr.isatty()

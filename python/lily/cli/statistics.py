@@ -20,7 +20,7 @@ class Statistics:
     prompt_tokens
         Tokens of the whole prompt.
     reused_tokens
-        Those of them that the session held already.
+        Those of them that the session already had.
     generated_tokens
         Tokens of the answer, without the stop token.
     finish_reason

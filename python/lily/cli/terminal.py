@@ -1,4 +1,4 @@
-"""Writes answers and remarks to the terminal or a pipe."""
+"""Writes answers and notes to the terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 __all__ = ["AnswerWriter", "remark"]
 
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
-# Control characters of an answer could drive the terminal; all but tab and newline are shown as pictures.
+# Control characters in an answer could control the terminal; all but tab and newline are shown as symbols.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
 _VISIBLE.update({0x7F: 0x2421, **dict.fromkeys(range(128, 160), 65533)})
 
 
 class AnswerWriter:
-    """Writes the pieces of one answer to standard output as they come."""
+    """Writes the pieces of one answer to standard output as they arrive."""
 
     def __init__(self, *, show_reasoning: bool | None = None) -> None:
         """`show_reasoning`: whether thinking is written, too; by default only on a terminal."""

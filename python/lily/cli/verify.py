@@ -27,7 +27,7 @@ def verify(
 ) -> None:
     """Check a backend on this machine: each kernel against a reference, and the whole model against the CPU backend.
 
-    Prints a report with everything that a bug report needs about the machine. The exit code is 1 if something differs.
+    Prints all that a bug report needs about the machine. The exit code is 1 if something differs.
     """
     from lily.verify import verify as check
 

@@ -21,7 +21,7 @@ from lily.text.tokenizer_config import TokenizerConfig, named_templates, read_to
 
 __all__ = ["ChatTemplate", "checked_variables"]
 
-# What means something else to a template, or to the functions on the way to it.
+# Names that have another meaning in a template, or in the functions that call it.
 _RESERVED = frozenset(
     ["self", "template", "messages", "tools", "add_generation_prompt", "range", *make_environment().globals]
 )
@@ -72,9 +72,9 @@ class ChatTemplate:
     def from_directory(cls, directory: Path | str, name: str = "default") -> ChatTemplate:
         """Find and compile a checkpoint directory's chat template.
 
-        ``chat_template.jinja`` (for the name ``"default"``) or ``additional_chat_templates/NAME.jinja`` win
-        over ``chat_template`` in tokenizer_config.json, which holds one template or several named ones, and that
-        over ``chat_template.json``.
+        ``chat_template.jinja`` (for the name ``"default"``) or ``additional_chat_templates/NAME.jinja`` take precedence
+        over ``chat_template`` in tokenizer_config.json (one template or several named ones), and that over
+        ``chat_template.json``.
 
         Raises
         ------
@@ -127,14 +127,14 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt text of a conversation; lone surrogates in it become U+FFFD.
 
-        The text of special tokens inside message contents is not escaped: whoever encodes the result with
-        ``parse_special=True``, as is usual, lets such text act as the token.
+        The text of special tokens inside message contents is not escaped: if the result is encoded with
+        ``parse_special=True``, as usual, such text acts as the token.
 
         Parameters
         ----------
         messages
-            Mappings with ``role`` and ``content``, and what the template knows besides
-            (``reasoning_content``, ``tool_calls``). They are prepared by `prepare_messages` first.
+            Mappings with ``role``, ``content`` and other fields that the template knows (``reasoning_content``,
+            ``tool_calls``). `prepare_messages` is applied to them first.
         tools
             Tool definitions in JSON-schema form.
         add_generation_prompt
@@ -189,7 +189,7 @@ def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     InvalidArgumentError
-        One is no name, or one that means something else to templates.
+        A name is invalid, or has another meaning in templates.
     """
     if not isinstance(variables, Mapping):
         raise InvalidArgumentError(f"template_options must be a mapping, not a {type(variables).__name__}")

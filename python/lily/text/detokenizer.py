@@ -13,11 +13,11 @@ class _TokenBytes(Protocol):
 
 
 class StreamingDetokenizer:
-    """Decodes one stream of ids; what it returns, joined, is what `Tokenizer.decode` gives for all of them.
+    """Decodes one stream of ids; its results, joined, equal `Tokenizer.decode` of all of them.
 
-    A token may end inside a UTF-8 character: those bytes are held back until the character is complete, or
-    until the next bytes or `finish` show that it never will be, which gives U+FFFD. The cost of a token is
-    that of its own bytes, however long the stream.
+    A token may end inside a UTF-8 character: those bytes are held back until the character is complete. If the next
+    bytes or `finish` show that it never will be, it becomes U+FFFD. A token costs only as much as its own bytes,
+    however long the stream.
     """
 
     def __init__(self, tokenizer: _TokenBytes, *, skip_special: bool = False) -> None:
@@ -26,12 +26,12 @@ class StreamingDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
-        """Return the text that `token` completes, perhaps none.
+        """Return the text that `token` completes, which may be empty.
 
         Raises
         ------
         InvalidArgumentError
-            The id stands for no token; the stream is unchanged.
+            The id is not a token; the stream is unchanged.
         """
         return self._decoder.decode(self._tokenizer.token_bytes(token, skip_special=self._skip_special))
 

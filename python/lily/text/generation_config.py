@@ -50,7 +50,7 @@ class GenerationDefaults:
 
 
 def read_generation_defaults(directory: Path | str) -> GenerationDefaults:
-    """Read ``generation_config.json`` of a checkpoint directory; a missing file says nothing.
+    """Read ``generation_config.json`` of a checkpoint directory; a missing file gives no defaults.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""KnownPieces: the ids of texts that were encoded before, the least recently used out first."""
+"""KnownPieces: the ids of texts that were encoded before; evicts the least recently used."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 __all__ = ["KnownPieces"]
 
-_SHORTEST = 24  # characters: a shorter text is encoded as fast as it is found
+_SHORTEST = 24  # characters: encoding a shorter text is as fast as looking it up
 _OVERHEAD_BYTES = 200  # of an entry, beside its ids
 _LIMIT_BYTES = 1 << 24
 
 
 class KnownPieces:
-    """Encodes texts with a function, and each only once while it is remembered; safe to use from any thread.
+    """Encodes texts with a function and remembers the results; safe to use from any thread.
 
-    The messages of a conversation come again with each of its turns, and its tools with every conversation.
+    A conversation's messages return with each of its turns, and its tools with every conversation.
     """
 
     def __init__(self, encode: Callable[[str], list[int]], limit_bytes: int = _LIMIT_BYTES) -> None:
@@ -29,7 +29,7 @@ class KnownPieces:
         self._lock = threading.Lock()
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a text; errors as those of the function."""
+        """The ids of a text; errors are those of the function."""
         if len(text) < _SHORTEST:
             return self._encode(text)
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

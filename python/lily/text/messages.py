@@ -15,29 +15,30 @@ from lily.quoting import quoted
 
 __all__ = ["answerable", "prepare_messages", "template_value", "whole_characters"]
 
-_DEPTH = 128  # of values within messages and tools; templates write them by recursion
-_RAW_ARGUMENTS = "arguments"  # the parameter that holds what is no object
+_DEPTH = 128  # levels of values in messages and tools; templates recurse through them
+_RAW_ARGUMENTS = "arguments"  # the parameter for arguments that are not an object
 
 
 def prepare_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a copy of `messages` that a template can render; the input is left alone.
+    """Return a copy of `messages` that a template can render; the input is unchanged.
 
     A ``developer`` message at index 0 becomes a ``system`` message. Tool-call arguments given as a JSON string, as in
-    OpenAI's format, become a mapping. What a history holds is never refused: arguments that are not a JSON object, cut
-    off perhaps, become the text of one parameter; no arguments, an empty string and null stand for none; a tool
-    message without content has the empty text.
+    OpenAI's format, become a mapping. Contents of a history are never refused: arguments that are not a JSON object
+    (perhaps cut off) become the text of one parameter; an empty string and null mean no arguments; a tool message
+    without content gets an empty text.
 
     Raises
     ------
     TemplateError
-        A message is not a mapping with a role, or its tool calls are no list of mappings; the message's index is named.
+        A message is not a mapping with a role, or its tool calls are not a list of mappings; the error has the
+        message's index.
     """
     given = as_items("messages", messages, "a list of mappings", TemplateError, f"a {type(messages).__name__}")
     return [_prepare(index, message) for index, message in enumerate(given)]
 
 
 def answerable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Prepared messages without the empty answers at their end, which some clients leave there."""
+    """Prepared messages without empty answers at the end, which some clients send."""
     given = as_items("messages", messages, "a list of mappings", TemplateError, f"a {type(messages).__name__}")
     while given and isinstance(given[-1], Mapping) and _is_empty_answer(given[-1]):
         given.pop()
@@ -45,12 +46,12 @@ def answerable(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
-    """A copy of a value that holds only what JSON can hold; lone surrogates in texts become U+FFFD.
+    """A copy of a JSON value; lone surrogates in texts become U+FFFD.
 
     Raises
     ------
     TemplateError
-        It holds something else, or is nested too deeply.
+        It is not a JSON value, or is nested too deeply.
     """
     if isinstance(value, str):
         return whole_characters(str(value))
@@ -66,7 +67,7 @@ def template_value(value: Any, where: str, depth: int = _DEPTH) -> Any:
 
 
 def whole_characters(text: str) -> str:
-    """The text with U+FFFD for lone surrogates, which no UTF-8 holds."""
+    """The text with U+FFFD in place of lone surrogates, which UTF-8 cannot encode."""
     if text.isascii():
         return text
     try:

@@ -1,4 +1,4 @@
-"""SafeBorders: places at which a long text can be cut so that its parts have the ids of the whole."""
+"""SafeBorders: places where a long text can be cut so that its parts have the same ids as the whole."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PATTERNS = tuple(
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     for letters, others in ((r"[\p{L}\p{M}]", r"\p{L}\p{M}\p{N}"), (r"\p{L}", r"\p{L}\p{N}"))
 )
-_BEHIND = " \n,;、。，"  # what may stand beside a border
-# No part that the patterns make goes on from a letter or digit to one of these, nor from a line's end to a text.
+_BEHIND = " \n,;、。，"  # characters allowed beside a border
+# No match of the patterns continues from a letter or digit to one of these, nor from a line's end to a text.
 _BORDER = re.compile(
     r"(?<=[0-9A-Za-zÀ-ÖØ-öø-ÿ\u0400-\u0481\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3])(?=[ \n,;、。，])"
     r"|(?<=\n)(?=\S)"
@@ -25,24 +25,24 @@ _BORDER = re.compile(
 
 
 class SafeBorders:
-    """Cuts texts for one tokenizer; not at all if it splits texts in a way that is not known here."""
+    """Cuts texts for one tokenizer; does not cut if the tokenizer's way of splitting is unknown."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, added_tokens: Iterable[str], *, exact: bool) -> None:
         """
         Parameters
         ----------
         tokenizer
-            Whose parts are looked at.
+            The tokenizer whose parts are examined.
         added_tokens
             Their texts.
         exact
-            Whether what stands beside an added token does not matter to it.
+            Whether added tokens match regardless of their neighbours.
         """
         spaces = any(character in token for token in added_tokens for character in _BEHIND)
         self._known = exact and not spaces and _is_known(tokenizer)
 
     def parts(self, text: str, shortest: int) -> Iterator[str]:
-        """The text in parts of `shortest` characters or more, up to the next border."""
+        """The text in parts of at least `shortest` characters, each up to the next border."""
         start = 0
         while start < len(text):
             border = _BORDER.search(text, start + shortest) if self._known else None
@@ -66,6 +66,6 @@ def _is_known(tokenizer: tokenizers.Tokenizer) -> bool:
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """What a tokenizer.json says of a part."""
+    """A part's settings in tokenizer.json."""
     state: Any = {} if part is None else json.loads(part.__getstate__())
     return state if isinstance(state, dict) else {}

@@ -1,4 +1,4 @@
-"""The ids that end an answer: the union of what a checkpoint's files say, since each alone may miss one."""
+"""The ids that end an answer: the union from a checkpoint's files, because each alone may miss one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one rendering of a chat template may do: steps, characters and processor time, all far above any real one."""
+"""Limits of one rendering of a chat template: steps, characters and processor time, far above any real need."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jinja2.exceptions import SecurityError
 
 __all__ = ["OUTPUT_LIMIT", "REPEAT_LIMIT", "SHORT", "counted", "current_budget", "rendering_budget", "text_size"]
 
-OUTPUT_LIMIT = 64 * 1024 * 1024  # characters of the result, and of any one value on the way to it
+OUTPUT_LIMIT = 64 * 1024 * 1024  # characters of the result, and of any intermediate value
 REPEAT_LIMIT = 1_000_000  # characters or items made by one multiplication, or by one width
 _STEPS = 4_000_000  # bodies of loops and macros
-_CHARACTERS = 4 * OUTPUT_LIMIT  # of all texts that are made on the way
-_SECONDS = 5.0  # of processor time: waiting for other threads does not count
+_CHARACTERS = 4 * OUTPUT_LIMIT  # characters of all intermediate texts
+_SECONDS = 5.0  # seconds of processor time: waiting for other threads does not count
 _STEPS_BETWEEN_CLOCKS = 64
 SHORT = 1024  # characters of texts that need not be counted: the steps bound their number
-_ITEM_CHARACTERS = 8  # what an item of a list counts as
+_ITEM_CHARACTERS = 8  # characters that an item of a list counts as
 _NODES = 2_000_000  # values within one value that becomes text
 
 
@@ -27,10 +27,10 @@ class _Budget:
     def __init__(self) -> None:
         self._steps = _STEPS
         self._characters = _CHARACTERS
-        self._deadline: float | None = None  # from the first look at the clock on, which takes its time
+        self._deadline: float | None = None  # starts at the first look at the clock, because a look takes time
 
     def step(self) -> None:
-        """One body of a loop or a macro is executed."""
+        """Count one execution of a loop's or a macro's body."""
         self._steps -= 1
         if not self._steps & _STEPS_BETWEEN_CLOCKS - 1:
             if self._steps < 0:
@@ -38,7 +38,7 @@ class _Budget:
             self._check_time()
 
     def take(self, characters: int) -> None:
-        """A text of that length is made, or is about to be."""
+        """Count a text of this length that was made or is about to be."""
         if characters > OUTPUT_LIMIT:
             raise SecurityError(f"a text of more than {OUTPUT_LIMIT} characters is not allowed")
         self._characters -= characters
@@ -64,7 +64,7 @@ _local = _Local()
 
 @contextmanager
 def rendering_budget() -> Iterator[None]:
-    """Everything that a template does inside, in this thread, counts towards one budget."""
+    """Everything that a template does inside the block, in this thread, counts towards one budget."""
     outer = _local.budget
     _local.budget = _Budget()
     try:
@@ -74,21 +74,21 @@ def rendering_budget() -> Iterator[None]:
 
 
 def current_budget() -> _Budget:
-    """The budget of this thread's rendering; outside of any, as for constants when compiling, a fresh one."""
+    """The budget of this thread's rendering; a fresh one outside of any, as for constants during compilation."""
     return _local.budget or _Budget()
 
 
 def counted(value: Any) -> Any:
-    """The value, whose characters or items count if it is a text or a list."""
+    """The value; counts its characters or items if it is a text or a list."""
     if isinstance(value, (str, list)) and len(value) > SHORT:
         current_budget().take(len(value) if isinstance(value, str) else _ITEM_CHARACTERS * len(value))
     return value
 
 
 def text_size(value: Any) -> int:
-    """About how many characters a value is as text; refuses values that grow beyond all bounds when written out.
+    """Approximate characters of a value as text; refuses values whose text would be endless.
 
-    A list that holds itself several times over in few objects is short in memory and endless as text.
+    A list that contains the same list many times over is small in memory and endless as text.
     """
     total = nodes = 0
     stack = [value]

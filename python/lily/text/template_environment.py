@@ -1,9 +1,9 @@
 """The sandbox that chat templates run in: what they may call, and how their work is counted.
 
-A template is a program that comes with the checkpoint. It reaches no file, no network and no Python object but what it
-is given; its steps, texts and processor time are bounded (`template_budget`), and what would make something huge at
-once is refused before (`template_guards`). That stops broken templates and simple attacks. It is no proof: comparing
-values that are built for it can still keep a processor busy, so load templates from sources you trust.
+A template is a program that comes with the checkpoint. It can reach no file, no network and no Python object but those
+it is given. Its steps, texts and processor time are bounded (`template_budget`), and operations with huge results are
+refused beforehand (`template_guards`). That stops broken templates and simple attacks, but not all: comparing specially
+built values can still keep a processor busy, so load templates only from sources you trust.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from lily.text.text_marks import BREAK, ESCAPE, ITSELF
 __all__ = ["TemplateRefusal", "bounded_range", "make_environment"]
 
 RANGE_LIMIT = 1_000_000  # steps of range() in one rendering
-# What no chat template needs, and takes long on texts that are made for it.
+# Filters that no chat template needs, and that are slow on specially made texts.
 _NO_FILTERS = ("striptags", "urlize", "wordwrap")
 _NO_GLOBALS = ("lipsum",)
 
 
-# Marks of texts stay what they are.
+# The marks in texts must survive.
 _BEYOND_ASCII = re.compile(f"{ESCAPE}[{BREAK}-\ufdde]|[^\x00-\x7e]")
 
 
 class TemplateRefusal(jinja2.TemplateError):
-    """A template called raise_exception: it does not accept the messages."""
+    """The template called raise_exception: it rejects the messages."""
 
 
 class _GenerationTag(Extension):
-    """{% generation %}...{% endgeneration %}, with which training marks what the assistant wrote: its contents."""
+    """{% generation %}...{% endgeneration %}, with which training marks the assistant's text: renders the contents."""
 
     tags = {"generation"}  # noqa: RUF012 -- so named by Jinja
 
@@ -54,9 +54,9 @@ class _GenerationTag(Extension):
 
 
 class _CountingGenerator(CodeGenerator):
-    """Compiles templates to code that counts its loops and macros and looks at the values that it puts out."""
+    """Compiles templates to code that counts loops and macros and checks the values that it outputs."""
 
-    _counter = "lily_count"  # a local name of the compiled functions, which the functions inside them see
+    _counter = "lily_count"  # a local name in the compiled functions, visible to their inner functions
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -95,12 +95,12 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def counter() -> Callable[[], None]:
-        """What the compiled code calls for each body of a loop or a macro."""
+        """Called by the compiled code for each body of a loop or a macro."""
         return current_budget().step
 
     @staticmethod
     def as_text(value: Any) -> str:
-        """The text of a value that is put out, after a look at its size."""
+        """The text of an output value, after a check of its size."""
         if type(value) is not str:
             if isinstance(value, (list, tuple, dict, set)):
                 current_budget().take(text_size(value))
@@ -109,7 +109,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        """Join what a macro, a set block or ~ has put out."""
+        """Join the output of a macro, a set block or ~."""
         texts = parts if isinstance(parts, (list, tuple)) else list(parts)
         if len(texts) == 1:
             return texts[0]
@@ -167,7 +167,7 @@ def make_environment() -> ImmutableSandboxedEnvironment:
 
 
 def bounded_range() -> Callable[..., range]:
-    """Return a `range` for one rendering, whose calls together may give at most RANGE_LIMIT steps."""
+    """Return a `range` for one rendering; all its calls together may make at most RANGE_LIMIT steps."""
     steps_left = RANGE_LIMIT
 
     def limited_range(*arguments: int) -> range:

@@ -1,4 +1,4 @@
-"""Checks before a filter, a method or an operator of a chat template makes something that is too large."""
+"""Checks that stop a chat template's filters, methods and operators before they make something too large."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _POWER_LIMIT = 64  # highest exponent
 _BITS_LIMIT = 4096  # of an integer that an operator makes
 _WIDTH = re.compile(r"\d{7}")  # in a format
 _PADDING = frozenset({"center", "expandtabs", "ljust", "rjust", "to_bytes", "zfill"})
-# Types whose methods are looked at before they are called.
+# Types whose methods are checked before they are called.
 CHECKED_OWNERS = (str, bytes, int, Markup)
-# Filters whose result is as large as what they are given.
+# Filters whose result is as large as their input.
 _COPIES = frozenset(
     {
         "capitalize", "e", "escape", "forceescape", "list", "lower", "reverse", "safe", "title", "trim", "truncate",
         "upper", "urlencode",
     }
 )  # fmt: skip
-# Filters that make a text of all that they are given, or a copy of it to compare by.
+# Filters that turn all of their input into a text, or copy it for comparison.
 _WHOLE_VALUE = frozenset(
     {"dictsort", "groupby", "join", "max", "min", "pprint", "sort", "string", "tojson", "unique", "xmlattr"}
 )
@@ -73,7 +73,7 @@ def check_format(format: str, arguments: Any, sign: str) -> None:
 
 
 def checked_arguments(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a call, or refuse it where a method of a text or a number would make something too large."""
+    """The arguments of a call; refuses calls whose result would be too large."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if isinstance(owner, (str, bytes)):
         if name == "join":
@@ -127,7 +127,7 @@ def guard_filters(filters: MutableMapping[str, Callable[..., Any]]) -> None:
 
 
 def _first(function: Callable[..., Any]) -> int:
-    """Index of a filter's value: after the environment or the context, where it wants one."""
+    """Index of a filter's value: after the environment or the context, if it takes one."""
     return int(hasattr(function, "jinja_pass_arg"))
 
 
@@ -196,5 +196,5 @@ _CHECKS: dict[str, Callable[[Any, tuple[Any, ...]], None]] = {
 
 
 def _known_size(value: Any) -> Any:
-    """A list in the place of a generator, whose values can be looked at only once."""
+    """A list in place of a generator, whose values can be read only once."""
     return list(value) if hasattr(value, "__next__") else value

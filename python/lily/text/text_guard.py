@@ -1,8 +1,8 @@
 """Keeps the texts that callers put into a conversation from acting as control tokens.
 
-A chat template mixes its own tokens, such as ``<|im_end|>``, with the texts of messages. If such texts hold the
-characters ``<|im_end|>``, alone or together with what they meet in the prompt, they must not end the turn. So these
-characters are marked before rendering, and what is marked is encoded as plain text.
+A chat template mixes its own tokens, such as ``<|im_end|>``, with the texts of messages. If such texts contain the
+characters ``<|im_end|>``, alone or joined with their neighbours in the prompt, they must not end the turn. So these
+characters are marked before rendering, and marked characters are encoded as plain text.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class TextGuard:
     ) -> str:
         """The prompt of a conversation, for `encode`; arguments and errors as for `ChatTemplate.render`.
 
-        In texts of users and tools, in definitions of tools, and in the names and arguments of calls, which others may
-        have led the model to, no token acts as such; elsewhere ``<think>`` and the tags of tool calls do where a single
-        text holds them whole.
+        In texts of users and tools, in tool definitions, and in the names and arguments of calls, which others may have
+        caused, no token acts as such. Elsewhere ``<think>`` and call tags do if a single text contains them whole.
         """
         if not isinstance(template, ChatTemplate):
             raise TemplateError(f"template must be a lily.text.ChatTemplate, not a {type(template).__name__}")
@@ -77,19 +76,19 @@ class TextGuard:
             if text is not None and self.plain(text) == plain:
                 return self._with_needed_marks(text)
         joined = [_in_one_text(message) for message in given]
-        if joined != given:  # a tag that an answer's parts make together is one that it holds whole
+        if joined != given:  # a tag formed by an answer's parts together counts as whole
             return self.render(template, joined, tools, **variables)
         raise TemplateError(
             "the chat template reacts to control tokens in messages, which is not safe; remove them from the messages"
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a guarded prompt: those of its tokens that are not marked, and of the texts between them."""
+        """The ids of a guarded prompt: its unmarked tokens, and the texts between them."""
         check_text("text", text)
         return self._encode(text, self._known.ids)
 
     def count(self, text: str, most: int) -> int:
-        """How many ids `encode` gives, or some number above `most`; unlike there, nothing of the text is remembered."""
+        """How many ids `encode` gives, or some number above `most`; unlike `encode`, remembers nothing of the text."""
         check_text("text", text)
         most = whole_number("most", most, 0, error_type=InvalidArgumentError)
         if not self._tokenizer.matches_added_tokens_exactly:
@@ -114,7 +113,7 @@ class TextGuard:
         if ESCAPE not in text:
             return self._tokenizer.encode(text)
         ids: list[int] = []
-        unmarked = start = 0  # beginnings of the text that is not encoded yet, and of the current piece
+        unmarked = start = 0  # start of the text that is not encoded yet, and of the current piece
         for end, behind in [*(match.span() for match in self._live.finditer(text)), (len(text), len(text))]:
             piece = text[start:end]
             if ESCAPE in piece:
@@ -125,7 +124,7 @@ class TextGuard:
         return ids + self._tokenizer.encode(text[unmarked:])
 
     def _with_needed_marks(self, text: str) -> str:
-        """A guarded text without the marks of those pieces between tokens that hold no token's text."""
+        """A guarded text without the marks in pieces between tokens that contain no token's text."""
         pieces = self._live.split(text)  # tokens at odd places
         plain = [self.plain(piece) for piece in pieces]
         needed = "".join(
@@ -153,7 +152,7 @@ class TextGuard:
     def _rendered_plain(self, template: ChatTemplate, given: tuple[Any, Any, dict[str, Any]]) -> str:
         messages, tools, options = given
         text = template.render(messages, tools, **options)
-        if ESCAPE in text or ascii(ESCAPE)[1:-1] in text:  # as a template's JSON may write it
+        if ESCAPE in text or ascii(ESCAPE)[1:-1] in text:  # as JSON in a template may write it
             messages, tools, options = escaped(given)
             text = self.plain(template.render(messages, tools, **options))
         return text
@@ -163,12 +162,12 @@ class TextGuard:
         messages, tools, options = guarded
         try:
             return template.render(messages, tools, **options)
-        except TemplateError:  # it looks for something that the marks hide
+        except TemplateError:  # it searches for something that the marks hide
             return None
 
 
-# From the strongest marks to those that hide least from the template: what is marked in texts, and what becomes of
-# tags in texts of users and tools.
+# From the strongest marks to those that hide least from the template: what is marked in texts, and how tags in texts of
+# users and tools are treated.
 _LEVELS: Final[tuple[tuple[Strength, TagUse], ...]] = (
     ("everywhere", "text"),
     ("everywhere", "in place"),
@@ -179,7 +178,7 @@ _LEVELS: Final[tuple[tuple[Strength, TagUse], ...]] = (
 
 
 def _marked(message: Mapping[str, Any], inside: Callable[[Any], Any], outside: Callable[[Any], Any]) -> Any:
-    """A message with its texts marked; those of its calls are data that can have come from anywhere."""
+    """A message with its texts marked; the texts of its calls are data that may come from anywhere."""
     if message.get("role") in _OUTSIDE_ROLES:
         return outside(message)
     if not message.get("tool_calls"):

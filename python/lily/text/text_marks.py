@@ -20,25 +20,25 @@ __all__ = [
     "without_marks",
 ]
 
-# Code points that Unicode reserves for use inside programs. ESCAPE stands for itself where ITSELF follows it; BREAK
-# behind it parts the characters of a token.
+# Code points that Unicode reserves for use inside programs. ESCAPE followed by ITSELF means itself; followed by BREAK
+# it separates the characters of a token.
 ESCAPE, BREAK, ITSELF = "\ufdd0", "\ufdd1", "\ufdd2"
 _BROKEN = ESCAPE + BREAK
-#: The model writes these, and templates look for them; only users and tools have no business with them.
+#: The model writes these and templates look for them, but users and tools must not use them.
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-# Where a template looks for a tag in a text, the tag stays whole, and a mark of its own before or behind it says that
-# it is no token.
+# Where a template looks for a tag in a text, the tag stays whole, and a separate mark before or after it says that it
+# is not a token.
 _BEFORE = {tag: ESCAPE + chr(0xFDD3 + at) for at, tag in enumerate(TAGS)}
 _BEHIND = {tag: ESCAPE + chr(0xFDD9 + at) for at, tag in enumerate(TAGS)}
 _IN_PLACE = re.compile("\ufdd0[\ufdd3-\ufdde]")
 
-#: What is broken in a text: "everywhere", each character that begins or ends a token, whatever it may meet in the
-#: prompt; "at ends", whole tokens, and parts of tokens at the text's ends.
+#: What is broken up in a text. "everywhere": each character that begins or ends a token, whatever its neighbours in the
+#: prompt; "at ends": whole tokens, and parts of tokens at the text's ends.
 Strength = Literal["everywhere", "at ends"]
-#: What becomes of `TAGS` in a text: "text", broken; "in place", whole, and marked as text; "token", left alone.
+#: How `TAGS` in a text are treated: "text", broken up; "in place", whole but marked as text; "token", unchanged.
 TagUse = Literal["text", "in place", "token"]
 
-# Fields whose values templates compare, and which they write only between texts of their own.
+# Fields whose values templates compare, and write only between their own texts.
 _STRUCTURE = ("role", "type", "id", "tool_call_id")
 
 
@@ -53,10 +53,10 @@ class TextMarks:
         self._tokens = pattern_of(tokens)
         self._firsts = "".join(sorted({token[0] for token in tokens if _is_punctuation(token[0])}))
         self._lasts = "".join(sorted({token[-1] for token in tokens if _is_punctuation(token[-1])}))
-        # Tokens that no character of these parts.
+        # Tokens that none of these characters separates.
         others = [token for token in tokens if token[0] not in self._firsts and token[-1] not in self._lasts]
         self._others = pattern_of(others)
-        # Texts without these stay as they are, but for short ones.
+        # Texts without these stay unchanged, except short ones.
         self._notable = re.compile("" if others else f"[{re.escape(ESCAPE + self._firsts + self._lasts)}]")
         self._longest = max(map(len, tokens), default=0)
         self._prefixes = {token[:length] for token in tokens for length in range(1, len(token))}
@@ -85,7 +85,7 @@ class TextMarks:
             broken = self._outside_tags(text, tags, break_text)
             return self._break_inner_part(text) if inner and broken == text else broken
 
-        mark_short = lru_cache(maxsize=_REMEMBERED)(mark_any)  # names, keys and descriptions come again and again
+        mark_short = lru_cache(maxsize=_REMEMBERED)(mark_any)  # names, keys and descriptions recur
 
         def mark(value: Any, inner: bool = True, keys: bool = False) -> Any:
             if isinstance(value, str):
@@ -143,7 +143,7 @@ class TextMarks:
         return text
 
     def _break_inner_part(self, text: str) -> str:
-        """Breaks the middle of a token, which could stand between two ends of the template's."""
+        """Breaks the middle of a token, which could stand between two ends from the template."""
         part = text.strip()
         if not 0 < len(part) <= self._longest or part not in self._joined:
             return text
@@ -152,10 +152,10 @@ class TextMarks:
 
 
 def pattern_of(tokens: Sequence[str], *, live: bool = False) -> re.Pattern[str]:
-    """Finds any of the tokens, the first of those that begin at a place; `live`: where no mark says that it is text."""
+    """Finds any of the tokens, the first of those that begin at a place; `live`: unless a mark says that it is text."""
     if not tokens:
         return re.compile(r"((?!))")
-    # Branches that share a first character are found by it, many times as fast.
+    # Grouping branches by their first character makes the search many times faster.
     by_first: dict[str, list[str]] = {}
     for token in tokens:
         rest = re.escape(token[1:])
@@ -165,14 +165,14 @@ def pattern_of(tokens: Sequence[str], *, live: bool = False) -> re.Pattern[str]:
 
 
 def _not_marked(token: str) -> str:
-    """What follows a token in a pattern if no mark may stand beside it."""
+    """The pattern after a token beside which no mark may stand."""
     if token in TAGS:
         return f"(?<!{_BEFORE[token]}{re.escape(token)})(?!{_BEHIND[token]})"
     return f"(?<!{_BROKEN}{re.escape(token)})(?!{_BROKEN})" if len(token) == 1 else ""
 
 
 def escaped(value: Any) -> Any:
-    """A copy in which nothing that looks like a mark is one."""
+    """A copy in which anything that looks like a mark is escaped."""
     if isinstance(value, str):
         return value.replace(ESCAPE, ESCAPE + ITSELF)
     if isinstance(value, Mapping):

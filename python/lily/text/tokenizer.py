@@ -46,7 +46,7 @@ class Tokenizer:
         self._added = {token_id: (token.content, bool(token.special)) for token_id, token in added.items()}
         self.matches_added_tokens_exactly = not any(
             token.lstrip or token.rstrip or token.single_word for token in added.values()
-        )  #: neither white space nor letters beside an added token matter to it
+        )  #: whether added tokens match regardless of white space or letters beside them
         self.normalizes_added_tokens = any(token.normalized for token in added.values())
         self._added_texts = pattern_of([content for content, _ in self._added.values()])
         self._borders = SafeBorders(
@@ -87,7 +87,7 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the highest real id, added tokens included.
 
-        Models pad their vocabulary; the rows from this id on stand for nothing and must not be sampled.
+        Models pad their vocabulary; rows from this id on mean nothing and must not be sampled.
         """
         return self._vocab_size
 
@@ -118,12 +118,12 @@ class Tokenizer:
             is right for rendered chat templates and for trusted prompts. False: such text is encoded as
             ordinary characters, so that text from outside cannot end a turn or open a new one.
         check
-            Called between parts of a long text; what it raises ends the work.
+            Called between parts of a long text; an exception ends the work.
 
         Raises
         ------
         InvalidArgumentError
-            `text` is not a string or holds lone surrogates.
+            `text` is not a string or contains lone surrogates.
         """
         check_callable("check", check)
         ids: list[int] = []
@@ -143,7 +143,7 @@ class Tokenizer:
         return count
 
     def longest_part(self, text: str) -> int:
-        """UTF-8 bytes of the longest part of `text` that has to be encoded at once; memory is taken in proportion."""
+        """UTF-8 bytes of the longest part of `text` that must be encoded at once; memory is proportional to it."""
         if not isinstance(text, str):
             raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
         if len(text) < _LONG_TEXT:
@@ -164,14 +164,14 @@ class Tokenizer:
         Raises
         ------
         InvalidArgumentError
-            An id stands for no token.
+            An id is not a token.
         """
         skip = as_flag("skip_special", skip_special)
         given = as_stream("ids", ids, "a list of token ids")
         return b"".join(self.token_bytes(token, skip_special=skip) for token in given).decode("utf-8", "replace")
 
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
-        """Return the bytes of `token`, perhaps a part of a UTF-8 character; errors as for `decode`."""
+        """Return the bytes of `token`, which may be part of a UTF-8 character; errors as for `decode`."""
         if type(token) is not int:
             token = _as_id(token)
         if as_flag("skip_special", skip_special) and self.is_special(token):
@@ -201,7 +201,7 @@ class Tokenizer:
             if len(text) < _LONG_TEXT:
                 yield encoder.encode(text, add_special_tokens=False).ids
                 return
-            for part in self._borders.parts(text, _LONG_TEXT):  # only the encoder of batches releases the GIL
+            for part in self._borders.parts(text, _LONG_TEXT):  # only the batch encoder releases the GIL
                 yield encoder.encode_batch_fast([part], add_special_tokens=False)[0].ids
         except (TypeError, UnicodeEncodeError) as error:
             raise InvalidArgumentError(f"text at character {_first_surrogate(text)}: a lone surrogate") from error
@@ -245,7 +245,7 @@ def _build(source: str, origin: str) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_str(source)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic in the Rust library is no Exception
+    except BaseException as error:  # a panic in the Rust library is not an Exception
         raise TokenizerError(
             f"{show_path(origin)}: not a usable tokenizer ({show(error)}); download the file again"
         ) from error

@@ -20,7 +20,7 @@ _TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """What a tokenizer_config.json says; empty when the file is missing.
+    """The contents of a tokenizer_config.json; empty if the file is missing.
 
     Attributes
     ----------
