@@ -1,4 +1,4 @@
-"""Hands a checkpoint, as its reader resolved it, to the native core."""
+"""Passes a resolved checkpoint to the native core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def native_config(config: ModelConfig) -> _core.ModelConfig:
 
 
 def native_source(source: CheckpointSource) -> _core.CheckpointSource:
-    """The core's copy of the places of all weights."""
+    """The core's copy of the locations of all weights."""
     return _core.CheckpointSource(
         files=[os.fsencode(file) for file in source.files],
         identities=[_core.FileIdentity(**dataclasses.asdict(identity)) for identity in source.identities],

@@ -9,5 +9,5 @@ DISTRIBUTION = "lily-engine"
 
 try:
     __version__ = version(DISTRIBUTION)
-except PackageNotFoundError:  # run from a source tree without installing it
+except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0.0.0"

@@ -15,11 +15,11 @@ from lily.quoting import quoted
 
 __all__ = ["as_flag", "as_items", "as_path", "as_stream", "check_callable", "check_text", "one_of"]
 
-_MOST_ITEMS = 1 << 20  # of any list but token ids; a range may claim more than memory holds
+_MOST_ITEMS = 1 << 20  # items of any list but token ids; a range may claim more than fits in memory
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """True or False; None, 0 and 1 stand for them.
+    """True or False; also accepts None, 0 and 1.
 
     Raises
     ------
@@ -34,12 +34,12 @@ def as_flag(name: str, value: Any) -> bool:
 def as_items(
     name: str, value: Any, what: str, error_type: type[LilyError] = InvalidArgumentError, hint: str = ""
 ) -> list[Any]:
-    """What a collection holds, in a list; texts and mappings are no collections here.
+    """The items of a collection as a list; texts and mappings do not count as collections.
 
     Raises
     ------
     InvalidArgumentError
-        It is no collection, or one of more than a million items; or an error of `error_type`.
+        It is not a collection, or has more than a million items; or an error of `error_type`.
     """
     items = list(itertools.islice(as_stream(name, value, what, error_type, hint), _MOST_ITEMS + 1))
     if len(items) > _MOST_ITEMS:
@@ -50,7 +50,7 @@ def as_items(
 def as_stream(
     name: str, value: Any, what: str, error_type: type[LilyError] = InvalidArgumentError, hint: str = ""
 ) -> Iterator[Any]:
-    """As `as_items`, one after the other."""
+    """Like `as_items`, one at a time."""
     try:
         items: Iterator[Any] | None = None if isinstance(value, (str, bytes, bytearray, Mapping)) else iter(value)
     except TypeError:
@@ -61,12 +61,12 @@ def as_stream(
 
 
 def as_path(name: str, value: Any, error_type: type[LilyError] = InvalidArgumentError) -> Path:
-    """A path that the system can be asked for; a ``~`` at its beginning is the user's home, as in a shell.
+    """A path to use with the system; a leading ``~`` is the user's home, as in a shell.
 
     Raises
     ------
     InvalidArgumentError
-        It is no path, or has characters that no path has; or an error of `error_type`.
+        It is not a path, or has characters that a path cannot have; or an error of `error_type`.
     """
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     try:
@@ -94,7 +94,7 @@ def one_of(name: str, value: Any, choices: Sequence[str], error_type: type[LilyE
 
 
 def check_text(name: str, value: Any, error_type: type[LilyError] = InvalidArgumentError) -> None:
-    """InvalidArgumentError, or `error_type`, for what is no text that can be written in UTF-8."""
+    """Raise InvalidArgumentError, or `error_type`, unless this is text that UTF-8 can encode."""
     try:
         if isinstance(value, str):
             value.encode()
@@ -105,6 +105,6 @@ def check_text(name: str, value: Any, error_type: type[LilyError] = InvalidArgum
 
 
 def check_callable(name: str, value: Any) -> None:
-    """InvalidArgumentError for what can neither be called nor is None."""
+    """Raise InvalidArgumentError unless this is callable or None."""
     if value is not None and not callable(value):
         raise InvalidArgumentError(f"{name} must be callable, not {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Where Lily keeps what it may always make anew: the user's cache folder."""
+"""The user's cache folder, for files that Lily can always make again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["user_cache_folder"]
 
 
 def user_cache_folder() -> Path | None:
-    """``$LILY_CACHE_DIR``, or ``lily`` in the system's folder for caches; None where there is none."""
+    """``$LILY_CACHE_DIR``, or ``lily`` in the system's cache folder; None if there is none."""
     chosen = os.environ.get("LILY_CACHE_DIR", "")
     if chosen:
         return Path(chosen)

@@ -23,18 +23,18 @@ __all__ = ["DigestRecords"]
 logger = logging.getLogger("lily")
 
 _NAME = "weight-digests.json"
-_HEAD = b'{"format": "lily weight digests 1", "files": {'  # by which Lily knows the file as its own
+_HEAD = b'{"format": "lily weight digests 1", "files": {'  # by which Lily recognises its own file
 _LIMIT_BYTES = 4 << 20
 _LIMIT_FILES = 2000
 _LIMIT_PATH = 1500  # characters
-# A file that was changed so lately may be changed again within the file system's tick, and look the same.
+# A file changed this recently may change again within the file system's clock tick and look the same.
 _SETTLED_NS = 5_000_000_000
 
 Record = list[Any]  # device, inode, size, mtime_ns, ctime_ns, digest
 
 
 class DigestRecords:
-    """The records of one folder. A file that is not Lily's is left alone, one that is damaged is written anew."""
+    """The records of one folder. A file that is not Lily's is left alone; a damaged one is replaced."""
 
     def __init__(self, folder: Path | None = None) -> None:
         chosen = user_cache_folder() if folder is None else folder
@@ -47,7 +47,7 @@ class DigestRecords:
         return record[5] if record is not None and record[:5] == _numbers(stamp) else None
 
     def keep(self, path: Path, stamp: FileStamp, digest: str, now_ns: int) -> None:
-        """Record a digest; `now_ns` is the time when the hashing began. Failures cost the record only."""
+        """Record a digest; `now_ns` is the time when the hashing began. A failure only loses the record."""
         settled = stamp.ctime_ns < now_ns - _SETTLED_NS and abs(now_ns - stamp.mtime_ns) > _SETTLED_NS
         if self._path is None or not settled or len(_key(path)) > _LIMIT_PATH:
             return

@@ -1,4 +1,4 @@
-"""doctor: what this machine has for Lily, what would be used, and why."""
+"""doctor: what this machine offers Lily, which backend it would use, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDEST_MACOS = 14
 
 @dataclass(frozen=True)
 class MetalDiagnosis:
-    """What Metal offers here. `missing` says why it cannot be used, empty when it can."""
+    """What Metal offers here. `missing` says why it cannot be used; empty if it can."""
 
     missing: str
     device: str = ""
@@ -41,7 +41,7 @@ class MetalDiagnosis:
     tensor_gemm: bool = False
     tensor_reason: str = ""
     kernels: int = 0
-    rejected: tuple[str, ...] = ()  # what the compiler says of sources that it does not take
+    rejected: tuple[str, ...] = ()  # the compiler's message about sources that it rejects
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Diagnosis:
     chosen: str
     reason: str
     metal: MetalDiagnosis
-    cuda_missing: str  # why no NVIDIA GPU can be used, empty where one can
+    cuda_missing: str  # why no NVIDIA GPU can be used; empty if one can
     metal_sources: str  # the folder of the kernels' sources
     metal_files: int
     environment: dict[str, str]  # variables of Lily that are set
@@ -137,7 +137,7 @@ def diagnose() -> Diagnosis:
 
 def _system() -> str:
     if sys.platform == "darwin":
-        # A Python that was built for an older macOS is told an older version by the system; its tools are not.
+        # The system tells a Python built for an older macOS an older version, but its tools the true one.
         version = _output("/usr/bin/sw_vers", "-productVersion") or platform.mac_ver()[0]
         build = _output("/usr/bin/sw_vers", "-buildVersion") or "unknown"
         return f"macOS {version} (build {build}), {platform.machine()}"
@@ -145,7 +145,7 @@ def _system() -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command of the system writes, empty where there is no such command."""
+    """The output of a system command; empty if there is no such command."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
@@ -186,7 +186,7 @@ def _missing_build() -> str:
 
 
 def _missing_cuda() -> str:
-    """Why this machine has no CUDA for Lily. Only asked for where there is no GPU: it would be opened."""
+    """Why Lily cannot use CUDA here. Called only if there is no GPU, which it would open."""
     try:
         _core.device.open("cuda")
     except LilyError as error:

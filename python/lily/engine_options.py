@@ -1,4 +1,4 @@
-"""What `Model.load` is given, checked and made the options of the core."""
+"""Checks the arguments of `Model.load` and turns them into the core's options."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
     "make_engine_options",
 ]
 
-# What a progress callable is told while a model is loaded.
+# What a progress callback is told while a model is loaded.
 COPYING = "copying weights to the GPU"  # one with memory of its own
 COMPILING = "compiling kernels"
 
-# The GPU backends, the one that "auto" prefers first.
+# The GPU backends, in the order in which "auto" prefers them.
 _GPUS = ("metal", "cuda")
-# Switches that change the schedule alone, not what is computed.
+# Switches that change only the schedule, not the results.
 _SCHEDULE = ("route_on_device", "token_handoff", "concurrent_stages", "pass_seconds")
 
 
@@ -40,7 +40,7 @@ def available_backends() -> tuple[str, ...]:
 
 
 def choose_backend(name: str) -> str:
-    """The backend of a name, "auto" resolved.
+    """The backend of a name, with "auto" resolved.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def choose_backend(name: str) -> str:
 
 @dataclass(frozen=True)
 class EngineArguments:
-    """Arguments of `lily.Model.load` for the engine, not checked; see there."""
+    """Unchecked arguments of `lily.Model.load` for the engine; see there."""
 
     threads: int | None
     max_context: int | None
@@ -105,9 +105,9 @@ def make_engine_options(
 
 
 def arithmetic_of(native: _core.EngineOptions, options: GpuOptions) -> str:
-    """What the bits of a state depend on besides the weights; states are not moved between two of these."""
+    """What the bits of a state depend on besides the weights; states of different ones are not interchangeable."""
     if native.backend == "cpu":
-        # All instruction sets give the same bits, but for the portable kernels where they cannot fuse multiply and add.
+        # All instruction sets give the same bits, except the portable kernels where they cannot fuse multiply and add.
         kind = "cpu portable" if native.cpu_isa == "portable" else "cpu"
         return f"{kind}, arithmetic={_core.CPU_ARITHMETIC}, kv_cache_type={native.kv_cache_type}"
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(GpuOptions)}
@@ -127,7 +127,7 @@ def _refuse_cpu_options(backend: str, cpu_isa: str | None, kv_cache_type: str | 
 
 
 def _count(name: str, value: int | None) -> int:
-    """A positive number; 0, which the core takes for its own choice, in its absence."""
+    """A positive number; 0 if it is missing, which lets the core choose."""
     return 0 if value is None else whole_number(name, value, 1)
 
 

@@ -1,4 +1,4 @@
-"""Exceptions that Lily raises: every one is a LilyError and also the builtin exception that fits it."""
+"""Exceptions that Lily raises: each is a LilyError and also the matching builtin exception."""
 
 from __future__ import annotations
 

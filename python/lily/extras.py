@@ -1,4 +1,4 @@
-"""require_extra: says what to install where the packages of an extra are missing."""
+"""require_extra: says what to install if the packages of an extra are missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_extra(extra: str, *packages: str) -> None:
     for package in packages:
         try:
             found = importlib.util.find_spec(package) is not None
-        except (ImportError, ValueError):  # a blocked import, or a module that is no proper one
+        except (ImportError, ValueError):  # a blocked import, or a broken module
             found = False
         if not found:
             raise MissingExtraError(

@@ -1,4 +1,4 @@
-"""The SHA-256 of a file's pieces, hashed by several threads in bounded memory."""
+"""The SHA-256 of a file's pieces, computed by several threads in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECE_BYTES = 4 << 20  # each thread holds one
 
 @dataclass(frozen=True)
 class FileStamp:
-    """What changes whenever a file's content does, as far as the file system says."""
+    """Attributes that change whenever a file's content does, as far as the file system tells."""
 
     device: int
     inode: int
@@ -78,7 +78,7 @@ class _Pieces:
             for worker in workers:
                 worker.start()
             self._work()
-        finally:  # Ctrl-C comes here too; each thread ends after the piece that it reads
+        finally:  # Ctrl-C arrives here too; each thread ends after its current piece
             self._ended.set()
             for worker in workers:
                 with contextlib.suppress(RuntimeError):  # it was not started
@@ -96,7 +96,7 @@ class _Pieces:
                 return
             try:
                 self._digests[index] = self._digest(index, buffer)
-            except Exception as error:  # told to the caller, by whichever thread
+            except Exception as error:  # reported to the caller, from whichever thread
                 self._error = self._error or error
                 self._ended.set()
             if self._ended.is_set():

@@ -1,4 +1,4 @@
-"""The identity of loaded weights: equal for copies of a checkpoint, another one as soon as a single byte differs."""
+"""The identity of loaded weights: equal for copies of a checkpoint, different if a single byte differs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["WeightsIdentity"]
 logger = logging.getLogger("lily")
 
 _MOST_THREADS = 8
-_TOLD_BYTES = 1 << 30  # hashing more than that is told
+_TOLD_BYTES = 1 << 30  # bytes; hashing more is logged
 
 
 class WeightsIdentity:
-    """Hash of the dimensions, of where every tensor lies, and of every byte of the files. Thread-safe.
+    """Hash of the dimensions, the location of every tensor, and every byte of the files. Thread-safe.
 
-    The files' names and folder do not matter. A file is hashed when the identity is first needed, and never again while
-    its path, inode, size and times stay: see `DigestRecords`. What lies at its path counts only while it is the
-    file that was loaded: see `LoadedFile`.
+    The files' names and folder do not matter. A file is hashed when the identity is first needed, and not again while
+    its path, inode, size and times are unchanged: see `DigestRecords`. The file at a path counts only if it is the one
+    that was loaded: see `LoadedFile`.
     """
 
     def __init__(self, checkpoint: Checkpoint, records: DigestRecords | None = None) -> None:
@@ -57,12 +57,12 @@ class WeightsIdentity:
         return self._value
 
     def get(self, *, threads: int | None = None, stopped: Callable[[], bool] = lambda: False) -> str:
-        """The identity, after hashing whatever is not recorded.
+        """The identity; hashes whatever is not recorded.
 
         Raises
         ------
         CheckpointError
-            A file cannot be read any more, or its path no longer holds the one that was loaded.
+            A file cannot be read any more, or another file is at its path.
         CancelledError
             `stopped` returned true.
         """

@@ -1,4 +1,4 @@
-"""A generation in progress: tokens sampled one after the other, with log-probabilities, masks and forced tokens."""
+"""A running generation: sampled tokens, with log-probabilities, masks and forced tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GeneratedToken:
     logprob : float, optional
         Natural logarithm of its probability under the unmodified logits; None unless it was requested.
     top_logprobs : tuple of (int, float)
-        The most probable tokens and theirs, as many as were requested.
+        The most probable tokens and their logarithms, as many as were requested.
     """
 
     id: int
@@ -54,7 +54,7 @@ class Generation(Iterator[GeneratedToken]):
     mask : callable, optional
         Decides which tokens are allowed next; may be set between tokens.
     finish_reason : {"stop", "length"}, optional
-        None while it goes on.
+        None while the generation runs.
     stop_token : GeneratedToken, optional
         The stop token that ended it.
     tokens : list of int
@@ -107,7 +107,7 @@ class Generation(Iterator[GeneratedToken]):
         return token
 
     def force(self, ids: Sequence[int]) -> list[int]:
-        """Append tokens to the output as if they had been sampled; those beyond the limit are left out.
+        """Append tokens to the output as if they had been sampled, up to the limit.
 
         Returns
         -------

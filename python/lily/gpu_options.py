@@ -16,7 +16,7 @@ __all__ = ["MECHANISMS", "GpuOptions", "Mechanism"]
 class GpuOptions:
     """Switches of the GPU engine; all mechanisms are on by default.
 
-    Outputs stay the same up to rounding whatever is switched off.
+    Switching mechanisms off changes outputs only by rounding.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class GpuOptions:
     token_handoff : bool
         D2: the device picks the token and a step runs ahead. Off: a round trip to the CPU for every token.
     concurrent_stages : bool
-        D3: barriers only where data depends on data. Off: a barrier after every kernel.
+        D3: barriers only between dependent kernels. Off: a barrier after every kernel.
     fuse_expert_inputs, fuse_expert_outputs, fuse_attention_inputs, fuse_recurrent_norm : bool
         D4: the four fused chains of decode. Off: separate kernels.
     coalesced_cache : bool
@@ -43,7 +43,7 @@ class GpuOptions:
     blocked_attention_threshold : int
         Positions.
     pass_seconds : float
-        Seconds on the device that one pass of a prompt should not exceed; chunks shrink to keep it. 0: the
+        Seconds on the device that one pass of a prompt should not exceed; chunks shrink to stay within it. 0: the
         device's own limit.
     """
 
@@ -64,7 +64,7 @@ class GpuOptions:
     pass_seconds: float = 0.0
 
     def without(self, *mechanisms: str) -> GpuOptions:
-        """These options with some mechanisms off, named as in ``GpuOptions().without("P1", "D4")``; "all": every one.
+        """A copy with some mechanisms off, as in ``GpuOptions().without("P1", "D4")``; "all" turns off every one.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class GpuOptions:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def to_core(self) -> _core.GpuOptions:
-        """The core's copy of them; ConfigError names the one that is wrong."""
+        """The core's copy of the options; ConfigError names a wrong one."""
         native = _core.GpuOptions()
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -109,7 +109,7 @@ class Mechanism:
     off: bool | int = False
 
 
-# Mechanisms of the design that these options do not hold.
+# Mechanisms that have no field in these options.
 _ELSEWHERE = {
     "P5": "P5, chunks of prompts, is prefill_chunk of Model.load: a chunk as long as the prompt turns it off",
     "D1": "D1, products in which lanes share a row, cannot be turned off: all others build on it",

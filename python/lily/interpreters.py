@@ -1,4 +1,4 @@
-"""Refuses interpreters other than the process's main one, where the native module cannot work."""
+"""Refuses subinterpreters, in which the native module cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of weights as the model loaded it, told from whatever lies at its path later."""
+"""A weight file as the model loaded it, distinguished from a later file at the same path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LoadedFile"]
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """Path, stamp and attributes of the time when the model was loaded."""
+    """Path, stamp and attributes at the time of loading."""
 
     path: Path
     stamp: FileStamp
@@ -24,7 +24,7 @@ class LoadedFile:
 
     @classmethod
     def of(cls, path: Path, identity: FileIdentity) -> LoadedFile:
-        """The file whose header was read with `identity`; to be called when its model is loaded."""
+        """The file whose header was read with `identity`; call this while loading its model."""
         stamp = FileStamp(
             identity.device, identity.inode, identity.size, identity.modified_ns, ctime_ns=identity.changed_ns
         )
@@ -35,12 +35,12 @@ class LoadedFile:
         return cls(path, stamp, _attributes(status) if FileStamp.of(status) == stamp else None)
 
     def find(self) -> FileStamp:
-        """The stamp that the file has now.
+        """The file's current stamp.
 
         Raises
         ------
         CheckpointError
-            Its path holds another file, other content, or nothing.
+            Its path has another file, other content, or nothing.
         """
         try:
             status = self.path.stat()
@@ -51,7 +51,7 @@ class LoadedFile:
             self.refuse("was replaced by another file after the model was loaded")
         if (stamp.size, stamp.mtime_ns) != (self.stamp.size, self.stamp.mtime_ns):
             self.refuse("was changed after the model was loaded")
-        # A time of change that moved alone is that of new attributes, or of content whose time was set back.
+        # If only the change time differs, attributes changed, or the modification time was set back.
         if stamp.ctime_ns != self.stamp.ctime_ns and self.attributes in (None, _attributes(status)):
             self.refuse("was changed after the model was loaded")
         return stamp
@@ -64,5 +64,5 @@ class LoadedFile:
 
 
 def _attributes(status: os.stat_result) -> tuple[int, ...]:
-    """What programs change without changing the content: links, permissions, owner."""
+    """Attributes that change without the content: links, permissions, owner."""
     return status.st_nlink, status.st_mode, status.st_uid, status.st_gid

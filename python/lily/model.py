@@ -97,8 +97,7 @@ class Model(ModelText, ModelFacts):
     ) -> Model:
         """Load a checkpoint of the qwen3_5_moe family.
 
-        The weights are memory-mapped and used in place: loading takes milliseconds, and memory is used as pages are
-        touched.
+        The weights are memory-mapped and used in place; memory is used as pages are touched.
 
         Parameters
         ----------
@@ -106,22 +105,22 @@ class Model(ModelText, ModelFacts):
             A checkpoint directory, one .safetensors file beside its config.json, ``"lily-tiny"`` (the bundled small
             model), or a Hugging Face Hub id (needs the extra ``hub``).
         backend : {"auto", "cpu", "sim", ...}
-            What computes; `available_backends` lists them. "auto" takes the best one of this machine. "sim" runs the
+            The backend; `available_backends` lists them. "auto" takes the best one on this machine. "sim" runs the
             GPU engine's kernels on the CPU, slowly and with checks: it is for developers.
         options : GpuOptions, optional
             Switches of the GPU engine, all on by default. The CPU backend has none.
         max_context : int, optional
-            Most tokens of a session; the config's max_position_embeddings by default, or what a GPU's memory has room
-            for. Memory for the KV cache grows as it is used.
+            Maximum tokens of a session; by default the config's max_position_embeddings, or as many as fit in a GPU's
+            memory. Memory for the KV cache grows as it is used.
         threads : int, optional
             CPU threads; one for each physical core by default.
         memory_limit : int, optional
-            Bytes. Refuse to load when the plan for `max_context` exceeds them.
+            Bytes. Refuse to load if the plan for `max_context` exceeds them.
         prefill_chunk : int, optional
-            Tokens of a prompt computed at once; bounds the working memory and the time until Ctrl-C is seen.
+            Tokens of a prompt computed at once; limits working memory, and the time until Ctrl-C takes effect.
         weights : {"mmap", "read"}
-            "mmap" uses the files' pages where the system keeps them: loading is immediate, and pages may be dropped
-            and read again when memory is short. "read" reads the files into memory that stays.
+            "mmap" uses the pages of the mapped files: nothing is read while loading, and the system may drop pages and
+            read them again if memory is short. "read" copies the files into memory.
         cpu_isa : str, optional
             Kernels of one instruction set ("amx", "avx512", "avx2", on ARM "i8mm", "neon", or "portable"); the
             environment's LILY_CPU_ISA or the best one by default.
@@ -133,17 +132,16 @@ class Model(ModelText, ModelFacts):
         snapshot_interval : int
             Tokens between the snapshots that `cached_session` takes within a long prompt; 0 for none.
         prefix_cache_dir : str or Path, optional
-            A directory to which the prefix cache is written in the background: prompts start from it after a restart,
-            and in other processes that share it. Its files hold the prompts' token ids; other files in it are left
-            alone. None keeps nothing.
+            A directory to which the prefix cache is written in the background, for use after a restart and in other
+            processes. Its files contain the prompts' token ids; other files in it are left alone. None writes nothing.
         prefix_cache_disk_bytes : int
-            Most bytes of the cache's files in the directory, whichever process or model wrote them.
+            Maximum bytes of all cache files in the directory, of all processes and models.
         progress : callable or bool, optional
-            For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows
-            a progress bar or not; None shows one where standard error is a terminal. A callable is also told of
-            weights that are copied to a GPU with memory of its own, as ``progress("copying weights to the GPU",
-            done_bytes, total_bytes)``, and of GPU kernels that are compiled while loading, as
-            ``progress("compiling kernels", done, total)``.
+            For downloads from the Hub: called as ``progress(what, done_bytes, total_bytes)``; True or False shows a
+            progress bar or not; None shows one if standard error is a terminal. A callable is also called for weights
+            that are copied to a GPU with its own memory, as ``progress("copying weights to the GPU", done_bytes,
+            total_bytes)``, and of GPU kernels that are compiled while loading, as ``progress("compiling kernels", done,
+            total)``.
 
         Raises
         ------
@@ -189,25 +187,25 @@ class Model(ModelText, ModelFacts):
     ) -> Session:
         """A new session that holds `ids` with its logits, computed from the longest prefix that the cache knows.
 
-        The result is bit for bit that of ``model.prefill(ids)``; on a GPU only as far as no cached token was decoded,
-        which rounds otherwise there. ``session.cached_tokens`` says how many leading tokens came from the cache. A
-        prompt that is repeated exactly computes nothing.
+        The result is that of ``model.prefill(ids)`` bit for bit. On a GPU this holds only if no cached token was
+        decoded, because decoding rounds differently there. ``session.cached_tokens`` says how many leading tokens came
+        from the cache. An exactly repeated prompt needs no computation.
 
         Later prompts can start where snapshots are taken: at the positions in `snapshot_at`, at the end of `ids`, every
-        ``snapshot_interval`` tokens, and where `ids` leaves an earlier prompt. After a generation
-        ``model.cache.insert(session)`` keeps its end as well.
+        ``snapshot_interval`` tokens, and where `ids` diverges from an earlier prompt. ``model.cache.insert(session)``
+        after a generation also keeps its end.
 
         Parameters
         ----------
         ids : sequence of int
             Token ids of the whole prompt, at least one.
         snapshot_at : collection of int
-            Numbers of leading tokens after which to take a snapshot: the end of system prompt and tools, and of each
-            user turn before the assistant's header (thinking is dropped from there on when the next message comes).
-            Those below what the cache holds are not taken again.
+            Numbers of leading tokens after which to take a snapshot: the end of system prompt and tools, and the end of
+            each user turn before the assistant's header (from there on the next message drops thinking). Snapshots that
+            the cache already covers are not taken again.
         progress : callable, optional
-            Called as ``progress(done, total)``: first with the cached tokens, then after each chunk. An exception that
-            it raises stops the call; what was computed is kept in the cache for the next try.
+            Called as ``progress(done, total)``: first with the cached tokens, then after each chunk. An exception from
+            it stops the call; what was computed stays in the cache for the next try.
         seed : int, optional
             As in `session`.
 
@@ -233,7 +231,7 @@ class Model(ModelText, ModelFacts):
         return self._cache
 
     def load_session(self, path: str | PathLike[str], *, seed: int | None = None) -> Session:
-        """A session that goes on exactly where `Session.save` left it.
+        """A session that continues exactly where it was saved by `Session.save`.
 
         Parameters
         ----------
@@ -248,7 +246,7 @@ class Model(ModelText, ModelFacts):
             The file is missing or damaged, or was saved with other weights, dimensions or another kv_cache_type; or the
             files of the model's own weights were replaced or changed since it was loaded, and their hash is not known.
         NonFiniteError
-            The state in the file holds values that are NaN or infinite.
+            The state in the file contains values that are NaN or infinite.
         ContextOverflowError
             The sequence is longer than this model's max_context.
         """
@@ -272,20 +270,20 @@ class Model(ModelText, ModelFacts):
     def close(self, *, timeout: float = DEFAULT_CLOSE_SECONDS) -> None:
         """Close all sessions and snapshots, empty the cache and unmap the weights. Closing twice is fine.
 
-        Calls that run in other threads are cancelled, and waited for: each ends after its chunk or token, with
-        `CancelledError`. What threads try from then on raises `ClosedError`. When several threads close the model, each
-        returns when it is closed. What is not in ``prefix_cache_dir`` yet is written, for at most ten seconds.
+        Running calls in other threads are cancelled: each ends after its current chunk or token with `CancelledError`,
+        and `close` waits for that. Later calls raise `ClosedError`. If several threads close the model, all return once
+        it is closed. The rest of the cache is written to ``prefix_cache_dir``, for at most ten seconds.
 
         Parameters
         ----------
         timeout : float
-            Most seconds to wait for those calls.
+            Maximum seconds to wait for those calls.
 
         Raises
         ------
         BusyError
-            It was called within a call of this model, by a progress callback: nothing was changed. Or a call has not
-            ended in time: the model takes no new calls, and `close` may be tried again.
+            Called from a progress callback of this model: nothing was changed. Or a call did not end in time: the model
+            accepts no new calls, and `close` may be tried again.
         """
         deadline = time.monotonic() + real_number("timeout", timeout, 0)
         self.open_objects.refuse_own_call()
@@ -310,7 +308,7 @@ class Model(ModelText, ModelFacts):
         except BusyError as error:
             if error_type is None:
                 raise
-            logger.warning("%s", error)  # what goes wrong in the block matters more
+            logger.warning("%s", error)  # an error in the block matters more
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lily.Model cannot be pickled: its weights are mapped in this process; load it there instead")
@@ -326,10 +324,10 @@ class Model(ModelText, ModelFacts):
 
     @property
     def arithmetic(self) -> str:
-        """What the bits of a state depend on besides the weights; states are not moved between two of these."""
+        """What the bits of a state depend on besides the weights; states of different ones are not interchangeable."""
         return arithmetic_of(self.core.options, self.gpu_options)
 
     @property
     def fingerprint(self) -> str:
-        """The weights' identity. When it is first needed, it may take as long as reading them."""
+        """The weights' identity. The first use may take as long as reading the weights."""
         return self._identity.get()

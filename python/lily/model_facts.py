@@ -1,4 +1,4 @@
-"""What a model says of itself: dimensions, limits, memory, and how notebooks and consoles show it."""
+"""A model's facts: dimensions, limits, memory, and its display in notebooks and consoles."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ModelFacts:
 
     @property
     def max_context(self) -> int:
-        """Most tokens that a session can hold."""
+        """Maximum number of tokens in a session."""
         return self.core.options.max_context
 
     @property
     def backend(self) -> str:
-        """What computes: one of `available_backends`."""
+        """The backend: one of `available_backends`."""
         return self.core.options.backend
 
     @property
@@ -64,7 +64,7 @@ class ModelFacts:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of working memory held now, besides the weights and the sessions' states."""
+        """Bytes of working memory held now, without the weights and the sessions' states."""
         return self.core.scratch_bytes
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ logger = logging.getLogger("lily")
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """The limits of a prefix cache; without any it holds nothing."""
+    """The limits of a prefix cache, which is disabled without them."""
 
     memory_bytes: int = 0
     snapshot_interval: int = DEFAULT_SNAPSHOT_INTERVAL  # tokens; 0: none within a prompt
@@ -37,7 +37,7 @@ class CacheOptions:
     def checked(
         cls, memory_bytes: int | None, snapshot_interval: int, directory: str | Path | None, disk_bytes: int
     ) -> CacheOptions:
-        """The options that `Model.load` was given; ConfigError or InvalidArgumentError names the one that is wrong."""
+        """The checked options of `Model.load`; ConfigError or InvalidArgumentError names a wrong one."""
         options = cls(
             default_cache_bytes() if memory_bytes is None else whole_number("prefix_cache_bytes", memory_bytes, 0),
             whole_number("snapshot_interval", snapshot_interval, 0),
@@ -81,4 +81,4 @@ def _log(checkpoint: Checkpoint, native: _core.Model, milliseconds: float, max_c
 
 
 def _no_progress(what: str, done: int, total: int) -> None:
-    """Called so that Python can notice Ctrl-C while weights are copied and kernels compiled."""
+    """Lets Python notice Ctrl-C while weights are copied and kernels compiled."""

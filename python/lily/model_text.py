@@ -29,18 +29,18 @@ __all__ = ["ModelText"]
 
 
 class ModelText:
-    """What `lily.Model` takes from the text files of its checkpoint; each is read when it is first asked for."""
+    """The parts of `lily.Model` from the checkpoint's text files; each file is read on first use."""
 
     checkpoint: Checkpoint
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The checkpoint's tokenizer; TokenizerError says what is missing where there is none."""
+        """The checkpoint's tokenizer; if there is none, TokenizerError says what is missing."""
         return Tokenizer.from_directory(self.checkpoint.directory)
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The checkpoint's chat template; TemplateError says what is missing where there is none."""
+        """The checkpoint's chat template; if there is none, TemplateError says what is missing."""
         return ChatTemplate.from_directory(self.checkpoint.directory)
 
     def render_chat(
@@ -53,10 +53,10 @@ class ModelText:
     ) -> list[int]:
         """Token ids of a conversation, as the checkpoint's template writes it.
 
-        The texts of control tokens, such as ``<|im_end|>``, are plain text where they stand in messages and tools, or
-        come together from several of their texts. A history is taken as it is: arguments of calls that are no JSON
-        object become the text of one parameter, lone surrogates U+FFFD, tool results without content empty ones, and
-        empty answers at the end are left out where the model is to answer.
+        Control tokens written in messages and tools, such as ``<|im_end|>``, are plain text, even if several texts
+        together form them. Histories are never refused for their content: call arguments that are not a JSON object
+        become the text of one parameter, lone surrogates become U+FFFD, tool results without content become empty, and
+        empty answers at the end are left out if the model is to answer.
 
         Parameters
         ----------
@@ -84,12 +84,12 @@ class ModelText:
 
     @cached_property
     def generation_defaults(self) -> GenerationDefaults:
-        """What the checkpoint's generation_config.json says."""
+        """The contents of the checkpoint's generation_config.json."""
         return read_generation_defaults(self.checkpoint.directory)
 
     @cached_property
     def default_sampling(self) -> Sampling:
-        """Sampling as the checkpoint's generation_config.json asks; greedy where it says so."""
+        """Sampling as recommended by the checkpoint's generation_config.json."""
         defaults = self.generation_defaults
         if defaults.greedy:
             return Sampling.greedy()
@@ -109,7 +109,7 @@ class ModelText:
 
     @property
     def sampled_vocab_size(self) -> int:
-        """Ids below this may be sampled: the tokenizer's, or all rows of the head where there is no tokenizer."""
+        """Ids below this may be sampled: the tokenizer's, or all rows of the head if there is no tokenizer."""
         tokenizer, rows = self._optional_tokenizer, self.checkpoint.config.vocab_size
         return rows if tokenizer is None else min(tokenizer.vocab_size, rows)
 
@@ -140,9 +140,9 @@ class ModelText:
         tools : sequence, optional
             Python functions, and definitions in OpenAI's form.
         messages : sequence of mappings
-            What was said before.
+            The conversation so far.
         thinking : bool, optional
-            Whether the model thinks before it answers; None leaves that to the template.
+            Whether the model thinks before it answers; None lets the template decide.
         preserve_thinking : bool
             Show the model its thinking of earlier turns.
         sampling : Sampling or str
@@ -174,7 +174,7 @@ class ModelText:
 
     @cached_property
     def chat_support(self) -> ChatSupport:
-        """What the chats of this model share."""
+        """State shared by all chats of this model."""
         from lily.chat.rendering import ChatSupport
 
         return ChatSupport(cast("Model", self))

@@ -1,4 +1,4 @@
-"""How models, sessions, chats and answers look in a notebook, and answers that appear there as they are generated."""
+"""How models, sessions, chats and answers are displayed in a notebook, also while an answer is generated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PRE = 'style="white-space: pre-wrap; margin: 0; text-align: left"'
 def show(events: Iterable[Event]) -> Answer:
     """Show an answer in a notebook while it is generated, updated in place, and return it.
 
-    Interrupting the cell ends the turn; what was said until then is part of the chat, which goes on as usual.
+    Interrupting the cell ends the turn. The text so far is part of the chat, which remains usable.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def answer_markdown(answer: Answer, *, thinking_is_open: bool = False) -> str:
 
 
 def model_html(model: Model) -> str:
-    """A table of what was loaded and what it takes."""
+    """A table of what was loaded and how much memory it needs."""
     name = model.checkpoint.directory.name
     if model.closed:
         return f"<b>{html.escape(name)}</b> (closed)"
@@ -115,7 +115,7 @@ def model_html(model: Model) -> str:
 
 
 def session_html(session: Session) -> str:
-    """A table of what a session holds, with the last tokens as text."""
+    """A table of a session's contents, with the last tokens as text."""
     try:
         tokens = session.tokens
         rows = {"position": f"{len(tokens):,} of {session.model.max_context:,} tokens"}

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenObjects"]
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between looks at calls that are about to end
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between checks of calls that are about to end
 
 
 class OpenObjects:
-    """Keeps no object alive. Thread-safe: an object is either closed by `close_all`, or refused by `add_session`."""
+    """Keeps no object alive. Thread-safe: an object is either closed by `close_all` or refused by `add_session`."""
 
     def __init__(self) -> None:
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
-        self._lock = threading.RLock()  # a signal handler may come back here
+        self._lock = threading.RLock()  # a signal handler may enter again
         self._closing = False
 
     def add_session(self, session: Session) -> Session:
-        """Keep a new session in view.
+        """Register a new session.
 
         Raises
         ------
@@ -44,7 +44,7 @@ class OpenObjects:
         raise _closed()
 
     def add_snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """Keep a new snapshot in view; errors as for `add_session`."""
+        """Register a new snapshot; errors as for `add_session`."""
         with self._lock:
             if not self._closing:
                 self.snapshots.add(snapshot)
@@ -53,7 +53,7 @@ class OpenObjects:
         raise _closed()
 
     def refuse_own_call(self) -> None:
-        """BusyError if this thread is within a call of one of the sessions: that cannot end while it waits."""
+        """Raise BusyError if this thread is inside a call of one of the sessions: that could never end."""
         with self._lock:
             sessions = list(self.sessions)
         if any(session.core.is_called_here for session in sessions):
@@ -63,7 +63,7 @@ class OpenObjects:
             )
 
     def close_all(self, deadline: float) -> None:
-        """Refuse new objects and calls, cancel the calls in progress, and close everything as they end.
+        """Refuse new objects and calls, cancel running calls, and close each object when its call has ended.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class OpenObjects:
         Raises
         ------
         BusyError
-            A call has not ended by then. What is not in use is closed; trying again goes on.
+            A call has not ended by then. Everything not in use is closed; a further call continues.
         """
         with self._lock:
             self._closing = True

@@ -1,4 +1,4 @@
-"""Files that are being written, and those that a killed process left half-written."""
+"""Files that are being written, and half-written files of killed processes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = ["lock_partial", "partial_name", "remove_abandoned", "unlink_own"]
 
 IsOwn = Callable[[Path, int], bool]
 
-_ABANDONED_SECONDS = 3600  # where a lock or a process id cannot tell
+_ABANDONED_SECONDS = 3600  # seconds; used if neither a lock nor a process id can tell
 
 
 def partial_name(name: str) -> str:
-    """Of the hidden file that becomes `name` when it is complete."""
+    """Name of the hidden file that becomes `name` when complete."""
     return f".{name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
 def lock_partial(stream: BinaryIO) -> None:
-    """Show other processes that a file is being written; before its first byte is."""
-    with contextlib.suppress(OSError):  # where there are no locks, only the file's age tells
+    """Show other processes that a file is being written; call this before the first byte."""
+    with contextlib.suppress(OSError):  # without locks, only the file's age tells
         fcntl.flock(stream, fcntl.LOCK_EX)
 
 
 def remove_abandoned(directory: Path, name: str, is_own: IsOwn = is_session_file) -> None:
     """Remove the partial files of killed processes that would have become a file named `name`.
 
-    `name` is a regular expression. What has such a name and another beginning than Lily's files, of which `is_own`
-    tells, is left alone, unless it is empty, as the file of a process that was killed before its first byte.
+    `name` is a regular expression. A file with such a name is left alone unless it begins like Lily's files, which
+    `is_own` tells, or is empty because its process was killed before the first byte.
     """
     pattern = re.compile(rf"\.(?:{name})\.([0-9]{{1,10}})-[0-9a-f]{{8}}\.partial")
     with os.scandir(directory) as entries:

@@ -1,4 +1,4 @@
-"""quoted: a value as error texts show it, short whatever it is."""
+"""quoted: a value as error texts show it, always short."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _repr.maxlevel = 3
 
 
 def quoted(value: Any) -> str:
-    """`repr(value)` in at most 120 characters; the type's name where that fails."""
+    """`repr(value)` in at most 120 characters; the type's name if that fails."""
     try:
         text = _repr.repr(value)
     except Exception:  # a value's own method, or an integer of thousands of digits

@@ -1,4 +1,4 @@
-"""Opening and replacing regular files alone: no pipe is waited for, no device is read, nothing else is replaced."""
+"""Opens and replaces only regular files: never waits for a pipe, reads a device or replaces anything else."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PIECE_BYTES = 4 << 20
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[int]:
-    """A descriptor to read a regular file; OSError for anything else, a symbolic link too unless `follow`."""
-    # Not blocking: opening a pipe would wait for its writer. No controlling terminal either.
+    """A descriptor to read a regular file; OSError for anything else, including symbolic links unless `follow`."""
+    # Non-blocking, because opening a pipe would wait for its writer; without a controlling terminal.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -35,7 +35,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Iterat
 
 
 def read_at(descriptor: int, offset: int, buffer: memoryview) -> bool:
-    """Fill `buffer` from a place in a file; False where the file ends before."""
+    """Fill `buffer` from a place in a file; False if the file ends before."""
     done = 0
     while done < len(buffer):
         count = _read_some(descriptor, buffer[done:], offset + done)
@@ -54,7 +54,7 @@ def _read_some(descriptor: int, buffer: memoryview, offset: int) -> int:
 
 
 def flush_directory(directory: Path) -> None:
-    """Make new names durable, where the system can."""
+    """Make new names durable, if the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

@@ -21,7 +21,7 @@ __all__ = ["Sampling"]
 class Sampling:
     """How to choose the next token: first penalties and bias, then the filters in the order of the fields.
 
-    The penalties look at the whole output so far: not at the prompt, and not only at its last tokens.
+    The penalties count the tokens of the whole output so far, and none of the prompt.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ class Sampling:
 
     @classmethod
     def greedy(cls) -> Sampling:
-        """The most probable token, always."""
+        """Always the most probable token."""
         return cls(temperature=0.0)
 
     @classmethod
     def profile(cls, name: str) -> Sampling:
-        """What the model's card recommends for a kind of work.
+        """The model card's recommendation for a kind of work.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class Sampling:
         return _PROFILES[name]
 
     def to_core(self) -> _core.Sampling:
-        """The core's copy of it."""
+        """The core's copy."""
         return _core.Sampling(
             self.temperature,
             self.top_k,
@@ -131,7 +131,7 @@ def _as_float(name: str, value: Any) -> float:
 
 
 class _Biases(dict[int, float]):
-    """Biases that were checked: a copy of a `Sampling` need not look at each of them again."""
+    """Checked biases, so that a copy of a `Sampling` need not check each of them again."""
 
 
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], object]
 class Session:
     """One sequence of tokens with its KV cache and recurrent state. Made by `Model.session`.
 
-    A session serves one caller at a time, from any thread; a second one gets `BusyError`. Sessions of one model may
+    A session serves one caller at a time, from any thread; a second caller gets `BusyError`. Sessions of one model may
     be used from several threads at once; the model computes their chunks in turn.
     """
 
@@ -51,7 +51,7 @@ class Session:
         ids : sequence of int
             Token ids, at least one. Earlier tokens of the session stay: a prompt may be given in parts.
         progress : callable, optional
-            Called as ``progress(done, total)`` after each chunk. An exception that it raises stops the call.
+            Called as ``progress(done, total)`` after each chunk. An exception from it stops the call.
 
         Returns
         -------
@@ -68,7 +68,7 @@ class Session:
             `cancel` was called, or Ctrl-C. The chunks computed before are part of the session: continue with
             ``prefill(ids[session.position - start:])``.
         NonFiniteError
-            The logits are NaN or infinite; the message names the first place. The session is of no use until `reset`.
+            The logits are NaN or infinite; the message names the first place. The session is unusable until `reset`.
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
@@ -96,7 +96,7 @@ class Session:
         sampling: Sampling | None = None,
         stop_tokens: Collection[int] | None = None,
     ) -> Iterator[int]:
-        """Sample tokens one after the other, starting from the current logits.
+        """Sample tokens one at a time, starting from the current logits.
 
         Every token that the iterator yields is part of the session; the stop token that ends it is not. Leaving the
         loop early is fine.
@@ -104,7 +104,7 @@ class Session:
         Parameters
         ----------
         max_tokens : int, optional
-            Stop after that many tokens; None: when the context is full.
+            Stop after that many tokens; None: stop when the context is full.
         sampling : Sampling, optional
             None takes the checkpoint's generation_config.
         stop_tokens : collection of int, optional
@@ -134,22 +134,22 @@ class Session:
         logprobs: int | None = None,
         mask: TokenMask | None = None,
     ) -> Generation:
-        """As `generate`, with more to say about each token and more control.
+        """Like `generate`, with log-probabilities and more control.
 
         Parameters
         ----------
         max_tokens, sampling, stop_tokens
             As in `generate`.
         logprobs : int, optional
-            Report the log-probability of each token, and of that many most probable ones.
+            Report the log-probability of each token and of that many most probable alternatives.
         mask : callable, optional
-            Called before each token for the allowed ones: an array of uint32 with bit ``id % 32`` of word
-            ``id // 32`` set, or None for all.
+            Called before each token; returns the allowed ids as an array of uint32 (bit ``id % 32`` of word
+            ``id // 32``), or None for all.
 
         Returns
         -------
         Generation
-            Iterates over `GeneratedToken`; `Generation.force` appends tokens of the caller's to the output.
+            Iterates over `GeneratedToken`; `Generation.force` appends the caller's tokens to the output.
         """
         limit = None if max_tokens is None else as_count("max_tokens", max_tokens)
         chosen = self._model.default_sampling if sampling is None else sampling
@@ -176,7 +176,7 @@ class Session:
         return_argmax: bool = False,
         targets: Tokens | None = None,
     ) -> Scores:
-        """Log-probabilities of a text, teacher-forced from an empty sequence; the session stays as it is.
+        """Log-probabilities of a text, teacher-forced from an empty sequence; the session is unchanged.
 
         Parameters
         ----------
@@ -185,9 +185,9 @@ class Session:
         progress : callable, optional
             As in `prefill`.
         return_argmax : bool
-            Return the most probable token of each position as well.
+            Also return the most probable token of each position.
         targets : sequence of int, optional
-            Other tokens whose log-probabilities are wanted, one for each of ``ids[1:]``.
+            Tokens to score instead, one for each of ``ids[1:]``.
 
         Returns
         -------
@@ -206,10 +206,10 @@ class Session:
     # -- branching, going back, saving -----------------------------------------------------------------------------
 
     def fork(self, seed: int | None = None) -> Session:
-        """A new session that goes on from here on its own.
+        """A new, independent session that continues from here.
 
-        Costs the recurrent states only, and those once one of the two goes on: keys and values are shared. Both
-        sessions compute exactly what they would have computed alone, bit for bit.
+        Keys and values are shared; only the recurrent states are copied, once one of the two continues. Both sessions
+        compute exactly what they would have computed alone, bit for bit.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class Session:
         return session
 
     def snapshot(self) -> Snapshot:
-        """The sequence as it is now, to `restore` it later, in this session or in another one of the model.
+        """The current sequence, to `restore` later in this session or another one of the model.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class Session:
         return self._model.open_objects.add_snapshot(Snapshot(self._model, _core.Snapshot.take(self.core, True)))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back (or over) to a snapshot: tokens, state and logits become those it was taken of.
+        """Switch to a snapshot: tokens, state and logits become those of the snapshot.
 
         Raises
         ------
@@ -246,9 +246,9 @@ class Session:
         snapshot.core.restore_into(self.core)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the sequence and its state to a file, from which `Model.load_session` goes on exactly.
+        """Write the sequence and its state to a file from which `Model.load_session` continues exactly.
 
-        The file is a safetensors file. It is replaced in one step when it is complete: a crash leaves the old one.
+        The file is a safetensors file. It is replaced in one step when complete; a crash leaves the old one.
 
         Raises
         ------
@@ -257,7 +257,7 @@ class Session:
         CheckpointError
             The weights' files were replaced or changed since the model was loaded, and their hash is not known.
         NonFiniteError
-            The state holds values that are NaN or infinite.
+            The state contains values that are NaN or infinite.
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
@@ -272,7 +272,7 @@ class Session:
         self.core.cancel()
 
     def reset(self) -> None:
-        """Back to the empty sequence. Memory is kept for reuse."""
+        """Return to the empty sequence. Memory is kept for reuse."""
         self.core.reset()
 
     def close(self) -> None:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_snapshot", "read_tokens", "save_snapshot", "saved_size"]
 
-# What the values of a state's tensor are stored as: its name in safetensors, and NumPy's type. NumPy has no bfloat16:
-# its bits are stored as U16, and "kv_cache_type" in the file says what they are.
+# How a state's values are stored: the type's name in safetensors, and NumPy's type. NumPy has no bfloat16; its bits are
+# stored as U16, and "kv_cache_type" in the file says so.
 _STORED: dict[str, tuple[str, np.dtype[Any]]] = {
     "F32": ("F32", np.dtype(np.float32)),
     "F16": ("F16", np.dtype(np.float16)),
@@ -76,23 +76,23 @@ def save_snapshot(
     durable: bool = True,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write a snapshot; `path` holds either what it held before or the complete new file.
+    """Write a snapshot; `path` always has either its previous content or the complete new file.
 
     Parameters
     ----------
     path, model, snapshot, seed
         What to write where.
     durable
-        Whether it must survive the loss of power, for which the disk is waited for.
+        Whether the file must survive a power loss; if so, waits for the disk.
     check
-        Called between tensors; what it raises ends the writing.
+        Called between tensors; an exception ends the writing.
 
     Raises
     ------
     OSError
         The file cannot be written.
     NonFiniteError
-        The state holds values that are not finite.
+        The state contains values that are not finite.
     """
     target = _writable(Path(path))
     parts = _parts(snapshot)
@@ -103,7 +103,7 @@ def save_snapshot(
         with open(partial, "xb", buffering=0, opener=None if durable else _for_the_owner) as stream:
             created = True
             if durable and target.exists():
-                os.fchmod(stream.fileno(), stat.S_IMODE(target.stat().st_mode))  # who may read it stays the same
+                os.fchmod(stream.fileno(), stat.S_IMODE(target.stat().st_mode))  # permissions stay the same
             _write(stream, text, parts, check)
             if durable:
                 os.fsync(stream.fileno())
@@ -120,7 +120,7 @@ def save_snapshot(
 
 
 def _for_the_owner(path: str, flags: int) -> int:
-    """Open a file of the cache, which nobody asked for by name: it holds the ids of prompts."""
+    """Create a cache file, readable only by its owner because it contains the ids of prompts."""
     return os.open(path, flags, 0o600)
 
 
@@ -167,7 +167,7 @@ def _fields(model: Model, snapshot: _core.Snapshot, seed: int) -> dict[str, Any]
 
 
 def _parts(snapshot: _core.Snapshot) -> list[_Part]:
-    """Everything to be written, in the order of names, which is that of the checksum."""
+    """Everything to be written, in the order of names, which the checksum uses."""
 
     def state(index: int) -> Callable[[], Bytes]:
         return lambda: snapshot.export_tensor(index)
@@ -220,7 +220,7 @@ def _write_all(stream: BinaryIO, data: bytes | memoryview) -> None:
 
 
 def _writable(path: Path) -> Path:
-    """The file to replace: `path`, or what it links to. Devices, pipes and directories are never replaced."""
+    """The file to replace: `path`, or the target of its link. Devices, pipes and directories are never replaced."""
     target = path.resolve() if path.is_symlink() else path
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a session cannot be saved over a directory", str(path))
@@ -294,7 +294,7 @@ def _description(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> byt
 
 
 def _check_finite(name: str, kind: str, shape: tuple[int, ...], values: Bytes) -> None:
-    """Refuse a tensor with NaN or infinities: whatever is computed from it is NaN as well."""
+    """Refuse a tensor with NaN or infinities: everything computed from it would be NaN."""
     index = None if kind == "I32" else _core.first_non_finite(values, kind)
     if index is None:
         return

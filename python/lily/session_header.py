@@ -44,7 +44,7 @@ _STORED_AS = {"F32": "F32", "F16": "F16", "BF16": "U16"}
 
 
 class DamagedSessionError(CheckpointError):
-    """The content of a session file is not what was written to it."""
+    """A session file's content is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class StoredTensor:
 
     @property
     def end(self) -> int:
-        """Where it ends, in bytes from the beginning of the file."""
+        """Its end, in bytes from the beginning of the file."""
         return self.offset + self.size
 
 
 @dataclass(frozen=True)
 class SessionHeader:
-    """What a session file says about itself; only its form has been checked."""
+    """The fields of a session file; only their form has been checked."""
 
     path: Path
     fields: dict[str, Any]
-    text: str  # of the fields, as the checksum has them
+    text: str  # text of the fields, as used for the checksum
     checksum: str
     tensors: dict[str, StoredTensor]
     file_size: int
@@ -98,7 +98,7 @@ def read_header(path: Path, descriptor: int) -> SessionHeader:
 
 
 def is_session_file(path: Path, descriptor: int) -> bool:
-    """Whether an open file begins as session files of any version do, be it complete or not."""
+    """Whether an open file begins like a session file of any version, complete or not."""
     try:
         fields, _, _ = _metadata(path, _table(path, descriptor, os.fstat(descriptor).st_size)[0])
     except (CheckpointError, OSError):
@@ -129,7 +129,7 @@ def _metadata(path: Path, table: dict[str, Any]) -> tuple[dict[str, Any], str, s
 
 
 def check_belongs(header: SessionHeader, model: Model, fingerprint: str) -> None:
-    """Refuse a file of other weights, dimensions or arithmetic than the model's."""
+    """Refuse a file whose weights, dimensions or arithmetic differ from the model's."""
     path, fields = header.path, header.fields
     saved = fields.get("dimensions")
     if not isinstance(saved, dict):
@@ -150,8 +150,8 @@ def check_belongs(header: SessionHeader, model: Model, fingerprint: str) -> None
 def check_tensors(header: SessionHeader, model: Model) -> list[tuple[str, str]]:
     """(name, type in the state) of every tensor of the state, in its order.
 
-    All tensors of the file are then those that the model has at the file's position, so that none is larger than what
-    the model itself would hold.
+    After this, the file's tensors are exactly those of the model at the file's position, so none is larger than the
+    model's own.
     """
     length = header.position + (header.fields["pending"] is not None)
     if length > model.max_context:
@@ -183,13 +183,13 @@ def check_tensors(header: SessionHeader, model: Model) -> list[tuple[str, str]]:
 
 
 def dimensions_of(model: Model) -> dict[str, Any]:
-    """Everything that the layout and meaning of the state depend on, as JSON gives it back."""
+    """Everything that the layout and meaning of the state depend on, after a round trip through JSON."""
     fields: dict[str, Any] = json.loads(json.dumps(asdict(model.config)))
     return fields
 
 
 def refuse(path: Path, problem: str) -> NoReturn:
-    """Raise the error of a file that does not fit."""
+    """Raise the error for an unsuitable file."""
     raise CheckpointError(f"{path}: {problem}; {_REMEDY}")
 
 
@@ -229,7 +229,7 @@ def _tensor(path: Path, name: str, entry: Any, begin: int) -> StoredTensor:
 
 
 def _check_places(path: Path, tensors: dict[str, StoredTensor], begin: int, size: int) -> None:
-    """Tensors lie one behind the other, from the header to the end of the file."""
+    """Tensors are contiguous from the header to the end of the file."""
     for tensor in sorted(tensors.values(), key=lambda one: (one.offset, one.end)):
         if tensor.offset != begin:
             _damaged(path, "its tensors overlap or leave gaps")

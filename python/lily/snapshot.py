@@ -1,4 +1,4 @@
-"""A snapshot: a session's sequence frozen at one position, to go back to or to branch from."""
+"""A snapshot: a session's sequence frozen at one position, to return to or branch from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Snapshot"]
 class Snapshot:
     """The state of a session at one position. Made by `Session.snapshot`; it never changes.
 
-    It shares memory with the session: keys and values are not copied, and recurrent states only once the session goes
-    on. `close` (or leaving the ``with`` block, or losing the last reference) frees what nobody else uses.
+    It shares memory with the session: keys and values are not copied, and recurrent states only once the session
+    continues. `close` (or leaving the ``with`` block, or losing the last reference) frees what nobody else uses.
     """
 
     def __init__(self, model: Model, native: _core.Snapshot) -> None:
@@ -26,7 +26,7 @@ class Snapshot:
 
     @property
     def model(self) -> Model:
-        """The model that it belongs to; only its sessions can go on from the snapshot."""
+        """The model that it belongs to; only that model's sessions can continue from the snapshot."""
         return self._model
 
     @property
@@ -43,7 +43,7 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """Bytes that it refers to, those shared with sessions and other snapshots included."""
+        """Bytes that it refers to, including those shared with sessions and other snapshots."""
         return self.core.bytes
 
     @property
@@ -57,7 +57,7 @@ class Snapshot:
         return self._native is None
 
     def close(self) -> None:
-        """Let go of the state. Closing twice is fine."""
+        """Release the state. Closing twice is fine."""
         self._native = None
 
     def __enter__(self) -> Snapshot:

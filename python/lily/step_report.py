@@ -1,4 +1,4 @@
-"""What a decode step or a prompt chunk costs in kernels, stages and bytes, from a config.json alone."""
+"""The cost of a decode step or a prompt chunk in kernels, stages and bytes, from a config.json alone."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ DEFAULT_CHUNK = 2048
 class StepReport:
     """Counts of one planned pass of the GPU engine.
 
-    Bytes are what the kernels must move at least: each operand once, and of expert matrices and caches only the part
-    that is used. `read` and `written` map "weights", "cache" (keys and values), "recurrent" (states of the linear
-    attention layers) and "other" (activations, logits, tables) to bytes.
+    Bytes are the minimum that the kernels must move: each operand once, and only the used part of expert matrices and
+    caches. `read` and `written` map "weights", "cache" (keys and values), "recurrent" (states of the linear attention
+    layers) and "other" (activations, logits, tables) to bytes.
     """
 
     phase: str
@@ -52,12 +52,12 @@ class StepReport:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read in all."""
+        """Total bytes read."""
         return sum(self.read.values())
 
     @property
     def bytes_written(self) -> int:
-        """Bytes written in all."""
+        """Total bytes written."""
         return sum(self.written.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def step_report(
     Parameters
     ----------
     config : str or Path
-        A config.json, or the directory that holds it; its quantization block says how the matrices are stored.
+        A config.json, or its directory; its quantization block says how the matrices are stored.
     phase : {"decode", "prefill"}
         One token, or one chunk of a prompt.
     context : int
         Tokens before the step.
     rows : int, optional
-        Tokens of the chunk, 2048 by default; refused for a decode step, which has one.
+        Tokens of the chunk, 2048 by default; not allowed for a decode step.
     options : GpuOptions, optional
         Which mechanisms are on; all by default.
 
@@ -134,7 +134,7 @@ def step_report(
 
 
 def _formats(config: ModelConfig, quantization: Quantization) -> dict[str, tuple[_core.MatrixFormat, int]]:
-    """The declared format of every matrix, by its canonical name; plain ones are left out."""
+    """The declared format of every quantized matrix, by its canonical name."""
     formats: dict[str, tuple[_core.MatrixFormat, int]] = {}
     for name, module in _matrices(config):
         plain = quantization.default is None and not quantization.demands(module)

@@ -22,9 +22,9 @@ Tokens = Sequence[int] | npt.NDArray[np.integer]
 
 
 def as_token_ids(ids: Tokens, max_context: int | None = None) -> npt.NDArray[np.int32]:
-    """Token ids as an int32 array of their own; anything else than a flat sequence of ids is refused.
+    """Token ids as a new int32 array; refuses anything but a flat sequence of ids.
 
-    Nothing is copied of more ids than `max_context`, without one of more than any context has.
+    If there are more ids than `max_context`, or than any context has, nothing is copied.
     """
     _check_length(ids, max_context)
     try:
@@ -48,7 +48,7 @@ def as_token_ids(ids: Tokens, max_context: int | None = None) -> npt.NDArray[np.
 
 
 def as_stop_ids(ids: Collection[int]) -> list[int]:
-    """Stop tokens as ids; those that no vocabulary has are left out, as they never come."""
+    """Stop tokens as ids, without those that no vocabulary has, since they can never occur."""
     try:
         given = as_items("stop_tokens", ids, "a collection of token ids")
         return sorted({value for value in map(operator.index, given) if 0 <= value < 1 << 31})
@@ -69,17 +69,17 @@ def _check_length(ids: object, max_context: int | None) -> None:
 
 
 def _check_nested(items: list[Sized]) -> None:
-    """NumPy copies all that nested sequences hold before it tells that they are nested."""
+    """NumPy copies the contents of nested sequences before it reports that they are nested."""
     deeper = any(isinstance(one, Sized) for item in items if isinstance(item, (list, tuple)) for one in item)
     if deeper or sum(map(_length, items)) > _MOST_IDS:
         raise InvalidArgumentError("token ids must be a flat sequence of integers, not a nested one")
 
 
 def _length(value: object) -> int:
-    """Of whatever has one; 0 for all else, which is refused for what it is."""
+    """The length of anything that has one; 0 for everything else, which is refused later."""
     try:
         return len(value) if isinstance(value, Sized) else 0
-    except OverflowError:  # a range of more than any list holds
+    except OverflowError:  # a range longer than any list
         return sys.maxsize
     except Exception:  # a value's own method
         return 0

@@ -17,7 +17,7 @@ _MOST = (1 << 63) - 1
 def whole_number(
     name: str, value: int, least: int, most: int = _MOST, error_type: type[LilyError] = ConfigError
 ) -> int:
-    """`value` as an int, if it is an integer (no bool) from `least` to `most`; by default what the core can hold.
+    """`value` as an int, if it is an integer (no bool) from `least` to `most`; by default the core's range.
 
     Raises
     ------

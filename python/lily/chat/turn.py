@@ -44,7 +44,7 @@ class Turn:
     tool_calls : list of ToolCall
         The calls so far.
     finish_reason : str, optional
-        None while it goes on.
+        None while the generation runs.
     ended_by_model : bool
         Whether the model ended its turn.
     """
