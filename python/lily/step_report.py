@@ -96,7 +96,7 @@ def step_report(
     path = as_path("config", config, ConfigError)
     if os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir raises for names that are too long
         path /= "config.json"
-    raw = read_json_object(path, ConfigError, limit=CONFIG_LIMIT)
+    raw = read_json_object(path, ConfigError, limit=CONFIG_LIMIT, only_finite=False)
     model = parse_config(raw, str(path))
     formats = _formats(model, parse_quantization(raw, str(path)))
     if options is not None and not isinstance(options, GpuOptions):

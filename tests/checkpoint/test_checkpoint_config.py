@@ -399,3 +399,47 @@ def test_with_layers_keeps_the_pattern() -> None:
 def test_random_configs_are_valid(seed: int) -> None:
     config = parse(random_config(np.random.default_rng(seed), group_size=int((1, 32, 64, 128)[seed % 4])))
     assert config.num_linear_layers > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_act": "swish"},
+        {"num_experts": None, "num_local_experts": REAL_CONFIG["text_config"]["num_experts"]},
+        {"rope_scaling": {"type": "linear", "factor": 1}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 262144}},
+        {"router_jitter_noise": float("nan"), "attention_dropout": float("inf")},
+    ],
+    ids=str,
+)
+def test_other_ways_to_say_the_same(change: dict[str, Any]) -> None:
+    assert parse({**flat(), **change}) == parse(REAL_CONFIG)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear"},
+        {"type": "linear", "factor": 1.5},
+        {"type": "yarn", "factor": 1, "attention_factor": 1.2},
+        {"type": "longrope", "factor": 1},
+    ],
+    ids=str,
+)
+def test_scalings_that_change_positions_are_refused(scaling: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is not supported"):
+        parse({**flat(), "rope_scaling": scaling})
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_not_finite_in_fields_that_nobody_reads(tmp_path: Path, text: str) -> None:
+    config = random_config(np.random.default_rng(4), nested=False, tied=False)
+    write_checkpoint(tmp_path, config, group_size=32, index=False)
+    expected = read_checkpoint(tmp_path).config
+    path = tmp_path / "config.json"
+    written = path.read_text().rstrip()
+    path.write_text(written.removesuffix("}") + f', "router_jitter": {text}, "deep": [{{"x": {text}}}]}}')
+    assert read_checkpoint(tmp_path).config == expected
+    path.write_text(written.removesuffix("}") + f', "norm_topk_prob": {text}}}')
+    with pytest.raises(ConfigError, match=r"norm_topk_prob"):
+        read_checkpoint(tmp_path)

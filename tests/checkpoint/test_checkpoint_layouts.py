@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from checkpoint_helpers import all_values, assert_valid
 from numpy.typing import NDArray
 
 from lily.checkpoint import Checkpoint, ElementType, LayerType, MatrixFormat, read_checkpoint
+from lily.errors import CheckpointError
 from reference.config import read_config
 from reference.weights import load_weights
 from synthetic import random_config, text_config, write_checkpoint
@@ -286,3 +288,36 @@ def test_checkpoints_that_transformers_writes(kind: str, tmp_path: Path) -> None
     assert bool(checkpoint.ignored) is (kind == "nested")
     embedding = model.get_input_embeddings().weight.detach().double().numpy()
     np.testing.assert_array_equal(all_values(checkpoint)["embed_tokens"][0], embedding)
+
+
+def test_the_index_of_shards_that_were_joined(tmp_path: Path) -> None:
+    config = random_config(np.random.default_rng(5), nested=True, tied=False)
+    write_checkpoint(tmp_path, config, group_size=32, index=False)
+    expected = expect_reference_values(tmp_path)
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
+    names = [f"model-0000{at}-of-00002.safetensors" for at in (1, 2)]
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": names[0], "b": names[1]}}))
+    assert read_checkpoint(tmp_path).config == expected.config
+    (tmp_path / names[0]).write_bytes(b"")  # one of the shards is there: the others are missing
+    with pytest.raises(CheckpointError, match="1 of the 2 files"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "audio_tower.layers.0.weight",
+        "model.multi_modal_projector.linear.weight",
+        "talker.model.layers.0.norm.weight",
+        "model.image_newline",
+        "code2wav.norm.weight",
+    ],
+)
+def test_parts_that_the_text_model_does_not_use(tmp_path: Path, name: str) -> None:
+    config = random_config(np.random.default_rng(6), nested=True, tied=False)
+    write_checkpoint(tmp_path, config, group_size=32, index=False)
+    header, data = read_header_table(tmp_path / "model.safetensors")
+    entry = {"dtype": "BF16", "shape": [0], "data_offsets": [0, 0]}
+    write_header(tmp_path / "model.safetensors", {**header, name: entry}, data)
+    assert_valid(read_checkpoint(tmp_path))

@@ -15,6 +15,8 @@ SUPPORTED = (
     "model of its architecture"
 )
 _ROPE_TYPES = ("default", "mrope")  # the positions of text are the same in all of mrope's sections
+_UNSCALED_BY_ONE = ("linear", "dynamic", "yarn")  # without effect where their factor is 1
+_SILU = ("silu", "swish")  # two names of one function
 _OUTER_TYPES = ("qwen3_5_moe", "qwen3_5_moe_text")
 
 _MAX_DIMENSION = 1 << 24
@@ -102,11 +104,18 @@ def text_section(raw: Mapping[str, Any], where: str) -> ConfigFields:
         outer.fail("model_type", f"{show(repr(kind))} is not supported; {SUPPORTED}")
     text = outer.section("text_config")
     if text is None:
-        return outer
+        return _with_usual_names(outer)
     inner = text.text("model_type", default="qwen3_5_moe_text")
     if inner not in _OUTER_TYPES:
         text.fail("model_type", f"{show(repr(inner))} is not supported; {SUPPORTED}")
-    return text
+    return _with_usual_names(text)
+
+
+def _with_usual_names(fields: ConfigFields) -> ConfigFields:
+    """The fields, those that writers call by a second name under the usual one, too."""
+    if fields.get("num_experts") is None and fields.get("num_local_experts") is not None:
+        return ConfigFields({**fields.values, "num_experts": fields.get("num_local_experts")}, fields.where)
+    return fields
 
 
 def parse_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
@@ -191,10 +200,10 @@ def _refuse_unsupported(fields: ConfigFields) -> None:
     if not fields.boolean("attn_output_gate", default=True):
         fields.fail("attn_output_gate", "must be true: attention without an output gate is not supported")
     activation = fields.text("hidden_act", default="silu")
-    if activation != "silu":
-        fields.fail("hidden_act", f"{show(repr(activation))} is not supported; supported is 'silu'")
+    if activation not in _SILU:
+        fields.fail("hidden_act", f"{show(repr(activation))} is not supported; supported: 'silu', 'swish'")
     gate = fields.text("output_gate_type", default="silu")
-    if gate not in ("silu", "swish"):
+    if gate not in _SILU:
         fields.fail("output_gate_type", f"{show(repr(gate))} is not supported; supported: 'silu', 'swish'")
     window = fields.get("sliding_window")
     if window is not None and fields.boolean("use_sliding_window", default=True):
@@ -208,7 +217,7 @@ def _rope(fields: ConfigFields) -> tuple[float, float]:
     for place in places:
         for key in ("rope_type", "type"):
             kind = place.text(key, default="default")
-            if kind not in _ROPE_TYPES:
+            if kind not in _ROPE_TYPES and not _is_unscaled(place, kind):
                 place.fail(
                     key,
                     f"{show(repr(kind))} is not supported; supported is 'default': remove the scaling of positions "
@@ -224,6 +233,12 @@ def _rope(fields: ConfigFields) -> tuple[float, float]:
         return default
 
     return number("rope_theta", None, 1e30), number("partial_rotary_factor", 0.25, 1.0)
+
+
+def _is_unscaled(place: ConfigFields, kind: str) -> bool:
+    """Whether a scaling of positions leaves them unchanged."""
+    temper = [place.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim")]
+    return kind in _UNSCALED_BY_ONE and place.get("factor") == 1 and all(one in (None, 1) for one in temper)
 
 
 def _layer_types(fields: ConfigFields) -> tuple[LayerType, ...]:

@@ -16,6 +16,7 @@ from lily.checkpoint.show import reason, show, show_names, show_path
 from lily.errors import CheckpointError
 
 _INDEX_NAME = "model.safetensors.index.json"
+_SINGLE_NAME = "model.safetensors"
 _ADAPTERS = ("adapters.safetensors", "adapter_model.safetensors")
 _SHARD = re.compile(r"(.*)-(\d{1,6})-of-(\d{1,6})\.safetensors", re.DOTALL)
 
@@ -96,6 +97,9 @@ def _indexed(directory: Path, index: Path) -> CheckpointFiles:
         _check_shard_name(index, tensor, name)
     names = sorted(set(weight_map.values()))
     missing = [name for name in names if not os.path.lexists(directory / name)]
+    single = directory / _SINGLE_NAME
+    if missing == names and single.is_file():  # the index of shards that were joined to one file
+        return CheckpointFiles(directory, directory / "config.json", (single,))
     if missing:
         raise CheckpointError(
             f"{show_path(directory)}: {len(missing)} of the {len(names)} files that {show(index.name)} names "

@@ -17,35 +17,45 @@ _MAX_VALUES = 4_000_000
 _MAX_DIGITS = 4300  # of an integer: Python's own limit, where nobody has changed it
 
 
-def read_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[str, Any]:
-    """The JSON object in a regular file of at most `limit` bytes.
+def read_json_object(path: Path, error_type: ErrorType, *, limit: int, only_finite: bool = True) -> dict[str, Any]:
+    """The JSON object in a regular file of at most `limit` bytes; see `parse_json_object`.
 
     Raises
     ------
     LilyError
         Of type `error_type`: the file is missing, cannot be read, or does not hold a JSON object.
     """
-    return parse_json_object(read_file(path, error_type, limit=limit), str(path), error_type)
+    data = read_file(path, error_type, limit=limit)
+    return parse_json_object(data, str(path), error_type, only_finite=only_finite)
 
 
-def read_optional_json_object(path: Path, error_type: ErrorType, *, limit: int) -> dict[str, Any] | None:
+def read_optional_json_object(
+    path: Path, error_type: ErrorType, *, limit: int, only_finite: bool = True
+) -> dict[str, Any] | None:
     """As `read_json_object`, or None if there is no such file."""
-    return read_json_object(path, error_type, limit=limit) if exists(path) else None
+    return read_json_object(path, error_type, limit=limit, only_finite=only_finite) if exists(path) else None
 
 
 def parse_json_object(
-    data: bytes, where: str, error_type: ErrorType, *, max_depth: int | None = _MAX_DEPTH
+    data: bytes,
+    where: str,
+    error_type: ErrorType,
+    *,
+    max_depth: int | None = _MAX_DEPTH,
+    only_finite: bool = True,
 ) -> dict[str, Any]:
     """Parse UTF-8 JSON whose top level is an object; `where` names the file in errors.
 
     A `max_depth` of None leaves nesting to the parser, for callers that look at values of known depth alone.
+    `only_finite=False` is for files of which most fields are nobody's: training scripts write NaN and Infinity into
+    some. Whoever takes a field checks it.
 
     Duplicate keys and non-finite numbers are errors, so that no two readers can see different values. So are
     integers of more than 4300 digits and more than 64 levels of nesting, so that nothing that walks over the values can
     fail or take long.
     """
     text = _checked_text(data, where, error_type)
-    parsed = _parse(text, where, error_type)
+    parsed = _parse(text, where, error_type, only_finite)
     if max_depth is not None and data.count(b"[") + data.count(b"{") > max_depth and _is_deeper(parsed, max_depth):
         _fail(f"nests its JSON too deeply (more than {max_depth} levels)", where, error_type)
     return parsed
@@ -54,7 +64,7 @@ def parse_json_object(
 def checked_json_text(data: bytes, where: str, error_type: ErrorType) -> str:
     """The text of a JSON object for another parser, which may be less strict: its keys are unique."""
     text = _checked_text(data, where, error_type)
-    _parse(text, where, error_type)
+    _parse(text, where, error_type, only_finite=True)
     return text
 
 
@@ -69,7 +79,7 @@ def _checked_text(data: bytes, where: str, error_type: ErrorType) -> str:
     return decode_text(data, where, error_type, _DAMAGED)
 
 
-def _parse(text: str, where: str, error_type: ErrorType) -> dict[str, Any]:
+def _parse(text: str, where: str, error_type: ErrorType, only_finite: bool) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
@@ -80,12 +90,14 @@ def _parse(text: str, where: str, error_type: ErrorType) -> dict[str, Any]:
                 seen.add(key)
         return table
 
-    def constant(name: str) -> NoReturn:
+    def constant(name: str) -> float:
+        if not only_finite:
+            return float(name)
         _fail(f"{name} is not a finite number", where, error_type)
 
     def finite(digits: str) -> float:
         value = float(digits)
-        if value in (float("inf"), float("-inf")):
+        if only_finite and value in (float("inf"), float("-inf")):
             _fail(f"{digits[:40]} is not a finite number", where, error_type)
         return value
 

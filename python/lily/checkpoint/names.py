@@ -18,7 +18,8 @@ _TEXT = re.compile(r"(?:layers|embed_tokens|norm|lm_head)(?:\.|$)")
 _MAX_LISTED = 20  # names or ranges in one error
 _SKIPPED = re.compile(
     r"(?:model\.)?(?:language_model\.)?(?:model\.)?"
-    r"(?:vision_tower|vision_model|visual|audio_tower|mtp)(?:\.|$)"
+    r"(?:vision_tower|vision_model|visual|image_newline|multi_modal_projector|mm_projector"
+    r"|audio_tower|audio_model|talker|code2wav|token2wav|mtp|mtp_head)(?:\.|$)"
 )
 
 

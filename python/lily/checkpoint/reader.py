@@ -49,7 +49,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         A file is missing or damaged, or its tensors are not those that the config implies.
     """
     files = find_files(as_path("path", path, CheckpointError))
-    raw = read_json_object(files.config, ConfigError, limit=CONFIG_LIMIT)
+    raw = read_json_object(files.config, ConfigError, limit=CONFIG_LIMIT, only_finite=False)
     where = str(files.config)
     config = parse_config(raw, where)
     table = read_tensors(files)

@@ -58,7 +58,7 @@ def read_generation_defaults(directory: Path | str) -> GenerationDefaults:
         The file is damaged, or a field has a wrong type or a value out of its range.
     """
     path = as_path("directory", directory, ConfigError) / "generation_config.json"
-    fields = read_optional_json_object(path, ConfigError, limit=GENERATION_CONFIG_LIMIT) or {}
+    fields = read_optional_json_object(path, ConfigError, limit=GENERATION_CONFIG_LIMIT, only_finite=False) or {}
     do_sample = fields.get("do_sample")
     if do_sample is not None and not isinstance(do_sample, bool):
         raise ConfigError(f"{show_path(path)}: do_sample must be true, false or null, but is {show_value(do_sample)}")

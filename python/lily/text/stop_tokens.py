@@ -43,7 +43,7 @@ def read_stop_tokens(directory: Path | str, *, vocab_size: int, tokenizer: Token
     stops: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         path = directory / name
-        fields = read_optional_json_object(path, ConfigError, limit=CONFIG_LIMIT) or {}
+        fields = read_optional_json_object(path, ConfigError, limit=CONFIG_LIMIT, only_finite=False) or {}
         stops |= _ids(path, "eos_token_id", fields.get("eos_token_id"), vocab_size)
         text_fields = fields.get("text_config")
         if isinstance(text_fields, dict):

@@ -43,7 +43,7 @@ def read_tokenizer_config(directory: Path | str) -> TokenizerConfig:
         The file is damaged, or one of the fields used has a wrong type.
     """
     path = as_path("directory", directory, TokenizerError) / "tokenizer_config.json"
-    fields = read_optional_json_object(path, TokenizerError, limit=TOKENIZER_CONFIG_LIMIT)
+    fields = read_optional_json_object(path, TokenizerError, limit=TOKENIZER_CONFIG_LIMIT, only_finite=False)
     if fields is None:
         return TokenizerConfig()
     tokens = {name: _token_text(path, name, fields[name]) for name in _TOKEN_NAMES if fields.get(name) is not None}
