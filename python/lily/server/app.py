@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,6 +24,7 @@ from lily.server.endpoint import Endpoint, Handler
 from lily.server.errors import ApiError
 from lily.server.gate import Gate
 from lily.server.options import ServerOptions, checked_options
+from lily.server.paths import KnownPaths, hint_for
 from lily.server.refusal import error_response
 from lily.server.request_warnings import HEADER
 from lily.server.service import Service
@@ -69,12 +70,18 @@ def create_app(model: Model, options: ServerOptions | None = None) -> Starlette:
         allow_headers=["*"],
         expose_headers=[HEADER],
     )
-    gate = Middleware(Gate, options=options)
+    outermost = [Middleware(Gate, options=options), Middleware(KnownPaths)]
+    routes = _routes(service)
+    paths = [route.path for route in routes]
+
+    async def no_such_route(request: Request, error: Exception) -> Response:
+        return _no_such_route(request, error, paths)
+
     app = Starlette(
-        routes=_routes(service),
+        routes=routes,
         lifespan=lifespan,
-        middleware=[gate, cors] if options.cors_origins or options.allow_desktop else [gate],
-        exception_handlers={HTTPException: _no_such_route},
+        middleware=[*outermost, cors] if options.cors_origins or options.allow_desktop else outermost,
+        exception_handlers={HTTPException: no_such_route},
     )
     app.router.redirect_slashes = False  # the redirect would contain the request's host
     app.state.service = service
@@ -123,10 +130,13 @@ def _stored(service: Service) -> list[Route]:
     ]
 
 
-async def _no_such_route(request: Request, error: Exception) -> Response:
+def _no_such_route(request: Request, error: Exception, known: Collection[str]) -> Response:
+    path: str = request.scope["path"]
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"Method {request.method[:20]} is not allowed here." if status == 405 else "There is no such endpoint."
-    anthropic = request.scope["path"].startswith("/v1/messages")
+    what = f"There is no such endpoint. {hint_for(path, known)}"
+    if status == 405:
+        what = f"Method {request.method[:20]} is not allowed here."
+    anthropic = path.startswith("/v1/messages")
     return error_response(ApiError(status, what, code="not_found" if status == 404 else None), anthropic=anthropic)
 
 
