@@ -201,3 +201,35 @@ def test_deleted_responses_are_forgotten_with_the_last_that_goes_on_from_them():
     assert store.size[0] == 2
     store.remove("c", "me")
     assert store.size == (0, 0)
+
+
+def test_a_response_that_goes_while_another_goes_on_from_it(client, monkeypatch):
+    first = ask(client, "Hello!")
+    put = client.service.responses.put
+
+    def put_late(*arguments):
+        assert client.service.responses.get(first["id"], "")
+        client.service.responses.remove(first["id"], "")
+        put(*arguments)
+
+    monkeypatch.setattr(client.service.responses, "put", put_late)
+    second = ask(client, "And now?", previous_response_id=first["id"])
+    monkeypatch.undo()
+    assert client.get(f"{RESPONSES}/{first['id']}").status_code == 404
+    third = ask(client, "Bye.", previous_response_id=second["id"])
+    items = [{"role": "user", "content": "Hello!"}, *first["output"], {"role": "user", "content": "And now?"}]
+    items += [*second["output"], {"role": "user", "content": "Bye."}]
+    assert third["usage"]["input_tokens"] == ask(client, items)["usage"]["input_tokens"]
+
+
+def test_a_response_whose_earlier_items_came_with_it_is_bounded_and_goes_as_a_whole():
+    store = ResponseStore(most_bytes=3_000)
+    store.put(response("b", "a"), [{"id": "in_b"}], "", before=[{"id": "in_a", "text": "y" * 500}])
+    assert [item["id"] for item in store.conversation("b", "")] == ["in_a", "in_b", "msg_b"]
+    store.put(response("c", "b"), [], "")
+    store.remove("b", "")
+    assert [item["id"] for item in store.conversation("c", "")] == ["in_a", "in_b", "msg_b", "msg_c"]
+    store.remove("c", "")
+    assert store.size == (0, 0)
+    store.put(response("d", "a"), [], "", before=[{"text": "y" * 5_000}])
+    assert store.size == (0, 0)

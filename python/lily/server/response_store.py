@@ -9,7 +9,7 @@ import copy
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lily.server.errors import ApiError
@@ -29,6 +29,7 @@ class StoredResponse:
     items: Sequence[Mapping[str, Any]]
     owner: str
     size: int  # bytes, about
+    before: Sequence[Mapping[str, Any]] | None = None  # the conversation before it, if that is no longer stored
 
     @property
     def previous(self) -> str | None:
@@ -67,18 +68,31 @@ class ResponseStore:
         items: Sequence[Mapping[str, Any]],
         owner: str,
         items_size: int | None = None,
+        before: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Store a response and the items of its request, whose size may already be known."""
+        """Store a response.
+
+        Parameters
+        ----------
+        body, items, owner
+            The response, the items of its request, and who may see them.
+        items_size
+            Size of the items in bytes, if it is known already.
+        before
+            The conversation before the request. It is stored too if the previous response has been removed since.
+        """
         size = len(dump_json(list(items))) if items_size is None else items_size
         stored = StoredResponse(copy.deepcopy(dict(body)), list(items), owner, len(dump_json(body)) + size)
-        if stored.size > self._most_bytes:
-            return
         name = str(body["id"])
         with self._lock:
             self._remove(name)
+            if stored.previous is not None and stored.previous not in self._responses:
+                stored = replace(stored, before=list(before), size=stored.size + len(dump_json(list(before))))
+            if stored.size > self._most_bytes:
+                return
             self._responses[name] = stored
             self._bytes += stored.size
-            if stored.previous is not None:
+            if stored.previous is not None and stored.before is None:
                 self._followers[stored.previous] += 1
             for item in [*stored.items, *stored.body["output"]]:
                 if isinstance(item.get("id"), str) and item.get("type") != "item_reference":
@@ -120,8 +134,9 @@ class ResponseStore:
                     code="previous_response_not_found",
                 )
             chain.append(stored)
-            at = stored.previous
-        return [item for stored in reversed(chain) for item in [*stored.items, *stored.body["output"]]]
+            at = stored.previous if stored.before is None else None
+        whole = list(chain[-1].before or ())
+        return whole + [item for stored in reversed(chain) for item in [*stored.items, *stored.body["output"]]]
 
     def item(self, name: str, owner: str) -> Mapping[str, Any] | None:
         """An item of a stored response."""
@@ -149,7 +164,7 @@ class ResponseStore:
                 return
             self._bytes -= stored.size
             name = stored.previous
-            if name is None:
+            if name is None or stored.before is not None:
                 return
             self._followers[name] -= 1
             if self._followers[name] <= 0:

@@ -68,7 +68,7 @@ async def responses(service: Service, request: Request, fields: Fields) -> Respo
 
     def keep(response: dict[str, Any]) -> None:
         if prepared.head["store"]:
-            service.responses.put(response, prepared.items, owner, prepared.size)
+            service.responses.put(response, prepared.items, owner, prepared.size, prepared.before)
 
     form = ResponseFormat(
         prepared.head, prepared.tools, fields.warnings, keep, seal_reasoning=prepared.with_sealed_reasoning
@@ -92,6 +92,7 @@ class _Prepared:
     with_sealed_reasoning: bool
     items: list[dict[str, Any]]  # of the input, to be kept
     size: int  # their bytes
+    before: list[Mapping[str, Any]]  # the items of the responses before
 
 
 def _prepared(steps: Steps, service: Service, fields: Fields, owner: str) -> _Prepared:
@@ -103,6 +104,7 @@ def _prepared(steps: Steps, service: Service, fields: Fields, owner: str) -> _Pr
     include = fields.items("include") or []
     service.finish_fields(fields)
     items = _kept_items(service, fields, owner) if head["store"] else []
+    previous = fields.text("previous_response_id") if head["store"] else None
     return _Prepared(
         work=chat_work(service.model, wanted, steps, call_deltas=True),
         stream=stream,
@@ -111,6 +113,7 @@ def _prepared(steps: Steps, service: Service, fields: Fields, owner: str) -> _Pr
         with_sealed_reasoning=WITH_SEALED_REASONING in include,
         items=items,
         size=len(dump_json(items)),
+        before=service.responses.conversation(previous, owner) if previous else [],
     )
 
 
