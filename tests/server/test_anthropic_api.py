@@ -3,7 +3,7 @@
 import pytest
 
 from evaluate import reference_results, skill_records
-from lily import Model
+from lily import Model, Session
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 
@@ -137,3 +137,31 @@ def test_errors_of_tools_are_told_to_the_model(client):
 
     assert count("no such file", is_error=True) == count("Error: no such file") > count("no such file")
     assert count("Error: gone", is_error=True) == count("Error: gone", is_error=False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": 7, "temperature": 1},
+        {"min_p": 0.2, "temperature": 1, "seed": 3},
+        {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+        {"logit_bias": {"40": -100}},
+    ],
+    ids=str,
+)
+def test_sampling_fields_of_the_other_apis_count(client, monkeypatch, fields):
+    seen = []
+    generation = Session.generation
+
+    def observed(self, *given, **more):
+        seen.append(more["sampling"])
+        return generation(self, *given, **more)
+
+    monkeypatch.setattr(Session, "generation", observed)
+    body = {"model": "lily-tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello!"}]}
+    response = client.post("/v1/messages", json={**body, **fields})
+    assert response.status_code == 200
+    assert "warnings" not in response.json()
+    (sampling,) = seen
+    for name, value in fields.items():
+        assert getattr(sampling, name) == ({40: -float("inf")} if name == "logit_bias" else value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from lily.server.answer_forms import form_field, form_of, known_form
@@ -11,7 +10,7 @@ from lily.server.content_parts import PartReader
 from lily.server.errors import ApiError, unsupported
 from lily.server.fields import Fields
 from lily.server.message_roles import message_list
-from lily.server.openai_fields import INF, token_limit, top_p_of
+from lily.server.openai_fields import sampling_of, token_limit
 from lily.server.request_rules import MESSAGES_RULES
 from lily.server.service import Service
 from lily.server.steps import Steps
@@ -44,13 +43,6 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     choice = fields.any("tool_choice")
     parallel = not (isinstance(choice, dict) and Fields(choice).flag("disable_parallel_tool_use", False))
     thinking, budget = _thinking(service, fields)
-    sampling: dict[str, Any] = {
-        "temperature": fields.number("temperature", 0, INF),
-        "top_p": top_p_of(fields),
-        "top_k": fields.integer("top_k", -1),
-    }
-    if sampling["top_k"] == -1:
-        sampling["top_k"] = 0
     form = _format(service, fields)
     seen = tools.for_model(history.messages, with_form=form is not None)
     options = {
@@ -66,11 +58,10 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     elif thread is not None:
         raise unsupported("thread", "thread: this server keeps no conversations; send all messages")
     MESSAGES_RULES.apply(fields, strict=strict)
-    default = service.model.default_sampling
     return ChatRequest(
         messages=seen.messages,
         tools=seen.functions,
-        sampling=dataclasses.replace(default, **{name: one for name, one in sampling.items() if one is not None}),
+        sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options=options,
         later_system=service.options.later_system,
