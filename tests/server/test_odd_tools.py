@@ -235,3 +235,22 @@ def test_a_warning_tells_what_forced_calls_are_not_held_to(client, path):
     assert not any(" of c" in one or " of d" in one for one in told)
     free = ask(client, path, {**request(path, [("f", schema)]), "max_tokens" if path == MESSAGES else "n": 1})
     assert "x-lily-warnings" not in free.headers
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_strict_tools_where_nothing_forces_a_call(client, path):
+    def warnings(**fields):
+        body = request(path, [("now", {"type": "object", "properties": {}})], **fields)
+        inner = body["tools"][0]
+        inner.get("function", inner)["strict"] = True
+        response = client.post(path, json=body)
+        assert response.status_code == 200, response.text
+        return [one for one in response.json().get("warnings", []) if "strict" in one]
+
+    few = {"max_output_tokens" if path == RESPONSES else "max_tokens": 1}
+    assert warnings(**few) == [
+        "tools: strict is not enforced (now): schemas are enforced only if tool_choice forces a call or the answer has "
+        "a format"
+    ]
+    assert warnings(**few, tool_choice={"type": "none"} if path == MESSAGES else "none") == []
+    assert warnings(tool_choice=forced(path)) == []

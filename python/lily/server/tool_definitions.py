@@ -76,6 +76,7 @@ class RequestTools:
         self._origins: dict[str, _Origin] = {}
         self._left_out: list[Any] = []  # names
         self._forbidden: set[str] = set()
+        self._strict_names: set[str] = set()
         self._aliases = ToolAliases()
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -155,6 +156,8 @@ class RequestTools:
             self._warnings.add(f"{what}; this one is left out")
             return
         self._origins[name] = origin
+        if tool.get("strict") is True:
+            self._strict_names.add(name)
         function: dict[str, Any] = {"name": name}
         if isinstance(tool.get("description"), str) and tool["description"]:
             function["description"] = tool["description"]
@@ -227,12 +230,17 @@ class RequestTools:
     def for_model(self, messages: Sequence[dict[str, Any]], *, with_form: bool) -> ToolsOfModel:
         """What the model gets, once all is read; `with_form`: the answer has a format, and so have calls.
 
-        If calls have one, a warning lists what it does not enforce of the tools' schemas.
+        If calls have one, a warning lists what it does not enforce of the tools' schemas; otherwise the strict tools.
         """
         choice = self.choice
         named = choice["function"]["name"] if isinstance(choice, dict) else None
         if named is not None or choice in ("required", "any") or (with_form and choice != "none"):
             warn_of_free_parameters(self.functions, None if named is None else {named}, self._warnings)
+        elif choice != "none" and (strict := self._strict_names - self._forbidden):
+            self._warnings.add(
+                f"tools: strict is not enforced ({', '.join(sorted(strict))}): schemas are enforced only if "
+                "tool_choice forces a call or the answer has a format"
+            )
         functions = [
             {"type": "function", "function": self._aliases.function(one["function"], self._origins)}
             for one in self.functions
