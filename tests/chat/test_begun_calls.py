@@ -107,6 +107,22 @@ def test_a_forced_call_goes_on(model, content):
     assert answer.content == ""
 
 
+@pytest.mark.parametrize("value", ["no number", "1.5", '{"b"'])
+@pytest.mark.parametrize("rest", ["", " and more\n</parameter>\n</function>\n</tool_call>"])
+def test_a_forced_call_that_began_with_a_value_that_does_not_fit(model, script, value, rest):
+    pytest.importorskip("llguidance")
+    tools = [tool("name_it", ["b"], b={"type": "integer"})]
+    content = f"<tool_call>\n<function=name_it>\n<parameter=b>\n{value}{rest}"
+    script("" if rest else "\n</parameter>\n</function>\n</tool_call>")
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]
+    with model.chat(
+        messages=messages, tools=tools, thinking=False, continue_answer=True, max_tokens=60, tool_choice="required"
+    ) as chat:
+        answer = chat.ask()
+    assert [call.name for call in answer.tool_calls] == ["name_it"]
+    assert any("does not match its tool" in one for one in answer.done.warnings)
+
+
 def test_content_with_a_closing_tag_stays_content_in_the_next_turn(model, script):
     script("A\n</think>\n\nB")
     with model.chat(thinking=False) as chat:

@@ -94,14 +94,15 @@ class AnswerBeginning:
             return dict(message)
         return {**message, "reasoning_content": self.reasoning}
 
-    def enter(self, constraint: GrammarConstraint, tokenizer: Tokenizer) -> None:
-        """Advance a constraint past the beginning, if the answer may begin like that.
+    def enter(self, constraint: GrammarConstraint, tokenizer: Tokenizer) -> bool:
+        """Advance a constraint past the beginning, if the answer may begin like that; returns whether it may.
 
         Otherwise the constrained part, a call or a formatted answer, follows the beginning.
         """
         if self.is_thinking:
-            return
+            return True
         tags = (0, self.content.find(OPEN_CALL), self.content.rfind(OPEN_CALL))  # text may come before the call
         for at in dict.fromkeys(at for at in tags if at >= 0):
             if constraint.take_beginning(tokenizer.encode(self.content[at:])):
-                return
+                return True
+        return False

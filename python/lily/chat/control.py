@@ -34,8 +34,10 @@ class TurnControl:
         constraint: GrammarConstraint | None,
         stop_tokens: Sequence[int],
         calls_forbidden: bool,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         self._tokenizer = tokenizer
+        self._warnings = warnings
         self._options = options
         self._parser = parser
         self._constraint = constraint
@@ -49,11 +51,10 @@ class TurnControl:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Requirements that the grammar cannot enforce."""
+        """Requirements that nothing enforces."""
         dropped = () if self._constraint is None else self._constraint.dropped
-        return tuple(
-            f"{grammar_field(self._options)}: {keyword} cannot be enforced by a grammar" for keyword in dropped
-        )
+        field = grammar_field(self._options)
+        return (*self._warnings, *(f"{field}: {keyword} cannot be enforced by a grammar" for keyword in dropped))
 
     def mask(self) -> Mask | None:
         """The tokens allowed next; None allows all."""

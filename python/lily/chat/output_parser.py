@@ -131,8 +131,18 @@ class OutputParser:
         """Take more text and return what it completes."""
         if not isinstance(text, str):
             raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-        self._take_in(text)
+        if text and self._is_plain(text):
+            self._start += len(text)
+            self._code.feed(text)
+            self._output.text(text, self._start - len(text))
+        else:
+            self._take_in(text)
         return self._output.take()
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether nothing in the text, nor before it, can be a mark: most pieces are so, and cost less."""
+        waits = self._reader is not None or self._draft is not None or self._fenced is not None or self._buffer.text
+        return not waits and not self.ended and "<" not in text and len(text) <= _CHUNK
 
     def finish(self, *, truncated: bool = False) -> list[ParsedPiece]:
         """Return what was held back, with unfinished calls completed.

@@ -98,8 +98,8 @@ class OutputText:
 
     def take(self) -> list[ParsedPiece]:
         """What has arrived since the last call."""
-        pieces, self._pieces = list(_merged(self._pieces)), []
-        return pieces
+        pieces, self._pieces = self._pieces, []
+        return list(_merged(pieces)) if len(pieces) > 1 else pieces
 
     def _release(self) -> None:
         for text, start in self._held:
@@ -126,7 +126,7 @@ def _merged(pieces: Iterable[ParsedPiece]) -> Iterable[ParsedPiece]:
     for piece in pieces:
         goes_on = isinstance(piece, (ContentDelta, ReasoningDelta)) and type(piece) is type(last) and piece.start == end
         if last is not None and not goes_on:
-            yield replace(last, text="".join(texts))
+            yield _joined(last, texts)
             last = None
         if not isinstance(piece, (ContentDelta, ReasoningDelta)):
             yield piece
@@ -136,4 +136,8 @@ def _merged(pieces: Iterable[ParsedPiece]) -> Iterable[ParsedPiece]:
         texts.append(piece.text)
         end = piece.start + len(piece.text)
     if last is not None:
-        yield replace(last, text="".join(texts))
+        yield _joined(last, texts)
+
+
+def _joined(first: ContentDelta | ReasoningDelta, texts: list[str]) -> ContentDelta | ReasoningDelta:
+    return first if len(texts) == 1 else replace(first, text="".join(texts))

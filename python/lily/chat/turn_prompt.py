@@ -22,6 +22,7 @@ from lily.session import Session
 __all__ = ["SEEDS", "PrefillCancelledError", "TurnPrompt", "reseeded"]
 
 SEEDS = 1 << 64
+_FREE_CALL = "the call at the beginning of the answer does not match its tool's schema, which is not enforced"
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,11 @@ class TurnPrompt:
             begun="" if begun is None else begun.text,
         )
         constraint = None if self.grammar is None else self.grammar.start(grammar_field(options))
+        warnings: tuple[str, ...] = ()
         if constraint is not None and begun is not None:
-            begun.enter(constraint, model.tokenizer)
+            fits = begun.enter(constraint, model.tokenizer)
+            if not fits and (parser.state == "call" or parser.call_count):
+                constraint, warnings = None, (_FREE_CALL,)  # a second call would follow
         control = TurnControl(
             model.tokenizer,
             options,
@@ -68,6 +72,7 @@ class TurnPrompt:
             constraint=constraint,
             stop_tokens=sorted(model.stop_tokens),
             calls_forbidden=choice.mode == "none" and bool(self.schemas.names),
+            warnings=warnings,
         )
         generation = session.generation(
             options.max_tokens, sampling=sampling, logprobs=options.logprobs, mask=control.mask
