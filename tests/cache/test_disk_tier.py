@@ -156,6 +156,22 @@ def test_a_snapshot_dropped_before_it_was_written_is_written(load, prompt, tmp_p
     assert cached(model, first) == 100
 
 
+def test_what_is_in_memory_is_not_read(load, prompt, tmp_path, monkeypatch):
+    read = []
+    load_snapshot = disk_tier.load_snapshot
+    monkeypatch.setattr(disk_tier, "load_snapshot", lambda *given: read.append(given[0]) or load_snapshot(*given))
+    model = load(prefix_cache_dir=tmp_path)
+    ids = prompt(100).tolist()
+    model.cached_session(ids).close()
+    assert model.cache.flush(60)
+    for given in (ids, [*ids, 5], [*ids, *prompt(60)]):
+        assert cached(model, given) == 100
+    assert not read
+    model.cache.clear()
+    assert cached(model, ids) == 100
+    assert read == session_files(tmp_path)
+
+
 def test_limit_of_the_directory(load, prompt, tmp_path):
     model = load(prefix_cache_dir=tmp_path, prefix_cache_bytes=5 * MIB, prefix_cache_disk_bytes=7 * MIB)
     for _ in range(12):

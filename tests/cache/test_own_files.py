@@ -167,6 +167,18 @@ def test_a_partial_file_that_is_being_written_is_left_alone(load, tmp_path, sess
     assert not path.exists()
 
 
+def test_files_that_are_being_written_take_room(load, prompt, tmp_path):
+    mib = 1 << 20
+    written = tmp_path / partial(os.getpid())
+    written.write_bytes(bytes(3 * mib))
+    model = load(prefix_cache_dir=tmp_path, prefix_cache_disk_bytes=6 * mib)
+    for _ in range(3):
+        model.cached_session(prompt(100)).close()
+        assert model.cache.flush(60)
+    assert [2 * path.stat().st_size > 3 * mib for path in session_files(tmp_path)] == [True]
+    assert written.exists()
+
+
 def test_what_another_process_wrote_is_found(load, prompt, tmp_path):
     first, second = load(prefix_cache_dir=tmp_path), load(prefix_cache_dir=tmp_path)
     for count in (100, 150):

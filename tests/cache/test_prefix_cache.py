@@ -256,6 +256,19 @@ def test_wrong_prompts_are_refused_before_any_work(load, prompt):
     assert_like_cold(model, model.cached_session(ids, snapshot_at=(0, 250, 3, 3)))
 
 
+def test_counters(load, prompt):
+    model = load()
+    ids = prompt(100).tolist()
+    for given, cached in ((ids, 0), (ids, 100), ([*ids, *prompt(7)], 100), (prompt(50), 0)):
+        assert model.cached_session(given).cached_tokens == cached
+    stats = model.cache.stats()
+    assert (stats.hits, stats.misses, stats.evictions) == (2, 2, 0)
+    assert (stats.cached_tokens, stats.computed_tokens) == (200, 157)
+    assert stats.snapshots == len(model.cache) == 3
+    model.cache.clear()
+    assert model.cache.stats().hits == 2 and model.cache.stats().bytes == 0
+
+
 def test_explain_names_the_first_difference(load):
     model = load()
     encode, decode = model.tokenizer.encode, model.tokenizer.decode

@@ -75,6 +75,32 @@ def test_turning_a_mechanism_off_costs_what_it_saves(config: Path, mechanism: st
         assert off.kernels == on.kernels
 
 
+def test_blocks_of_attention_begin_at_their_threshold(config: Path) -> None:
+    """A step at position p attends to p + 1 positions."""
+
+    def kernels(context: int, threshold: int) -> set[str]:
+        options = lily.GpuOptions(blocked_attention_threshold=threshold)
+        counts = lily.step_report(config, phase="decode", context=context, options=options).kernel_counts
+        return {name for name in counts if name.startswith("attention_decode")}
+
+    for threshold in (5, 32_768):
+        assert kernels(threshold - 2, threshold) == {"attention_decode"}
+        assert kernels(threshold - 1, threshold) == {"attention_decode_blocked"}
+
+
+def test_attention_has_64_splits_at_most(config: Path) -> None:
+    """One for 256 positions each; what they write is added up, so its bytes tell how many there are."""
+
+    def written(positions: int) -> int:
+        options = lily.GpuOptions().without("D7")
+        return lily.step_report(config, phase="decode", context=positions - 1, options=options).written["other"]
+
+    split = written(257) - written(256)
+    assert split == 10 * 16 * (256 + 2) * 4  # layers, heads, a maximum, a sum and head_dim values, float32
+    assert written(64 * 256) - written(1) == 63 * split
+    assert written(64 * 256 + 1) == written(200_000) == written(64 * 256)
+
+
 def test_every_mechanism_has_a_name_and_all_can_be_off(config: Path) -> None:
     off = lily.GpuOptions().without("all")
     for mechanism in MECHANISMS.values():

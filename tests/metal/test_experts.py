@@ -231,6 +231,16 @@ def test_shared_gate(logit: float) -> None:
     check_down(layer, layer.down_sum(sim()))
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-8, 3e-4, 1e4])
+@pytest.mark.parametrize(("bits", "group_size", "hidden_size"), [(4, 64, 192), (8, 32, 96), (16, 64, 40), (16, 64, 26)])
+def test_residuals_of_any_magnitude(bits: int, group_size: int, hidden_size: int, scale: float) -> None:
+    """The norm's eps is nothing beside large residuals, much beside small ones, and all there is beside zeros."""
+    layer = make_layer(bits, group_size, hidden_size, 64, 64 if bits < 16 else 22)
+    layer.x *= np.float32(scale)
+    check_gate_up(layer, *layer.gate_up(sim()))
+    check_gemv(layer, layer.up, layer.x, True, layer.gemv(sim(), layer.up, layer.x, True))
+
+
 # From nine experts on, expert_down takes another turn in the same memory.
 @pytest.mark.parametrize(
     ("bits", "group_size", "hidden_size", "count"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import from_bfloat16, run, sim
+from device_runner import from_bfloat16, run, sim, to_bfloat16
 from gdn_inputs import EPSILON, KEY_DIM_CONSTANT, SENTINEL, Recurrence, Shape, random_bfloat16, sentinels
 from lily_args import ARGS
 from numpy.typing import NDArray
@@ -71,8 +71,9 @@ class StepInputs:
         """`read` and `next_state` are the reference's, `bounds` the error of each head's state and read."""
         assert (np.abs(state - next_state).max((1, 2)) <= bounds).all()
         # The norm divides the error of the read by its root mean square; once in the element, once in the square.
-        scale = np.abs(self.weight * silu(self.z)) / np.sqrt(np.mean(read**2, -1, keepdims=True))
-        factor = 1 + np.abs(read) / np.sqrt(np.mean(read**2, -1, keepdims=True))
+        length = np.sqrt(np.mean(read**2, -1, keepdims=True) + EPSILON)
+        scale = np.abs(self.weight * silu(self.z)) / length
+        factor = 1 + np.abs(read) / length
         assert_norm_near(out, gated_norm(read, self.z, self.weight), bounds[:, None] * scale * factor)
 
 
@@ -82,6 +83,19 @@ def test_step_is_a_scan_of_one_token_and_the_norm(shape: Shape) -> None:
     out, state = inputs.run(sim())
     read, next_state = inputs.recurrence.reference()
     inputs.assert_near_reference(out, state, inputs.recurrence.bounds(), read[0], next_state)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-4, 1e-3, 1e4])
+@pytest.mark.parametrize("shape", [Shape(1, 1, 2, 64, 61), Shape(1, 2, 4, 128, 128)], ids=str)
+def test_reads_of_any_magnitude(shape: Shape, scale: float) -> None:
+    """The norm's eps is nothing beside large reads, much beside small ones, and all there is beside zeros."""
+    inputs = StepInputs(shape, seed=8)
+    recurrence = inputs.recurrence
+    recurrence.state *= np.float32(scale)
+    recurrence.value = to_bfloat16(from_bfloat16(recurrence.value) * np.float32(scale))
+    out, state = inputs.run(sim())
+    read, next_state = recurrence.reference()
+    inputs.assert_near_reference(out, state, recurrence.bounds(), read[0], next_state)
 
 
 def test_steps_follow_the_recurrence() -> None:
@@ -113,11 +127,14 @@ def test_accesses_of_the_step_are_clean(shape: Shape) -> None:
     inputs.assert_near_reference(out, state, inputs.recurrence.bounds(), read[0], next_state)
 
 
-def norm(device: Any, kernel: str, shape: Shape, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The kernel's output and the reference's."""
+def norm(
+    device: Any, kernel: str, shape: Shape, seed: int, scale: float | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The kernel's output and the reference's; without a `scale` each head has one of its own."""
     random = np.random.default_rng(seed)
     size = (shape.tokens, shape.value_heads, shape.value_dim)
-    x = random.standard_normal(size, np.float32) * np.exp(3 * random.standard_normal((*size[:2], 1), np.float32))
+    scales = np.exp(3 * random.standard_normal((*size[:2], 1), np.float32)) if scale is None else np.float32(scale)
+    x = random.standard_normal(size, np.float32) * scales
     z = 3 * random.standard_normal(size, np.float32) if kernel == "gdn_norm_f32z" else random_bfloat16(random, *size)
     weight = 1 + 0.3 * random.standard_normal(shape.value_dim, np.float32)
     out = np.full(size, UNWRITTEN, np.uint16)
@@ -136,6 +153,14 @@ def norm(device: Any, kernel: str, shape: Shape, seed: int) -> tuple[NDArray[Any
 @pytest.mark.parametrize("shape", NORM_SHAPES, ids=str)
 def test_gated_norm(kernel: str, shape: Shape) -> None:
     assert_norm_near(*norm(sim(), kernel, shape, seed=shape.value_dim))
+
+
+@every_norm
+@pytest.mark.parametrize("scale", [0.0, 1e-8, 1e-4, 1e-3, 1e4])
+@pytest.mark.parametrize("shape", [Shape(2, 1, 2, 32, 20), Shape(2, 1, 3, 32, 37)], ids=str)
+def test_heads_of_any_magnitude(kernel: str, shape: Shape, scale: float) -> None:
+    """The norm's eps is nothing beside large heads, much beside small ones, and all there is beside zeros."""
+    assert_norm_near(*norm(sim(), kernel, shape, seed=9, scale=scale))
 
 
 @every_norm

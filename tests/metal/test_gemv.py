@@ -149,11 +149,15 @@ def test_columns_of_plain_rows(columns: int, vector: int, sharing: int) -> None:
 
 
 @each_sharing
-def test_the_norm_scales_out_of_any_residual(sharing: int) -> None:
-    for scale in (1e-8, 1e-3, 1e4):
-        case = make_case([9], 256, 4, 64, RESIDUAL, sharing)
-        case.x *= np.float32(scale)
-        case.check(case.run(sim()))
+@pytest.mark.parametrize("scale", [0.0, 1e-8, 3e-4, 1e-3, 1e4])
+@pytest.mark.parametrize(
+    ("columns", "bits", "group_size"), [(256, 4, 64), (2112, 4, 64), (96, 8, 32), (264, 16, 64), (66, 16, 64)]
+)
+def test_residuals_of_any_magnitude(columns: int, bits: int, group_size: int, scale: float, sharing: int) -> None:
+    """The norm's eps is nothing beside large residuals, much beside small ones, and all there is beside zeros."""
+    case = make_case([9], columns, bits, group_size, RESIDUAL, sharing)
+    case.x *= np.float32(scale)
+    case.check(case.run(sim()))
 
 
 @each_sharing

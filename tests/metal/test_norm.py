@@ -46,9 +46,11 @@ def test_sizes(rows: int, size: int) -> None:
     check(normalize(sim(), x, weight), x, weight)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e5])
-def test_small_and_large_rows(scale: float) -> None:
-    x, weight = make_input(2, 260, scale)
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1e-3, 1e5])
+@pytest.mark.parametrize("size", [259, 260])
+def test_rows_of_any_magnitude(size: int, scale: float) -> None:
+    """The norm's eps is nothing beside large rows, much beside small ones, and all there is beside zeros."""
+    x, weight = make_input(2, size, scale)
     check(normalize(sim(), x, weight), x, weight)
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_models import GPU_CONFIG
 
 import lily
 from lily import _core, _test_doubles
 from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
 from lily.errors import ConfigError, MemoryLimitError
+from synthetic import write_checkpoint
 
 
 def load_on(device: Any, folder: Path, max_context: int = 0) -> Any:
@@ -71,6 +73,27 @@ def test_the_limit_grows_with_the_context_by_the_cache(small_checkpoint: Path) -
     short, long = longest // 2, longest
     grown = smallest_limit(small_checkpoint, long) - smallest_limit(small_checkpoint, short)
     assert grown == (long - short) * a_position
+
+
+@pytest.mark.parametrize(("context", "fits"), [(1000, 768), (1024, 768), (1025, 1024), (257, 256)])
+def test_a_refusal_names_the_longest_context_that_fits(small_checkpoint: Path, context: int, fits: int) -> None:
+    """In steps of 256 tokens; it is just the next one where the limit lacks a byte for what was asked."""
+    limit = smallest_limit(small_checkpoint, context) - 1
+    with pytest.raises(MemoryLimitError, match=rf"lower max_context \({fits} fits\)"):
+        load_on(device_with(limit), small_checkpoint, context)
+    assert load_on(device_with(limit), small_checkpoint, fits).options.max_context == fits
+
+
+def test_a_long_context_that_nobody_asked_for_is_shortened(tmp_path: Path) -> None:
+    """To the longest one that fits, as long as that is worth having."""
+    folder = write_checkpoint(tmp_path, {**GPU_CONFIG, "max_position_embeddings": 9000}, seed=2, group_size=32)
+    for asked, left in ((9000, 8960), (8960, 8704), (4097, 4096)):
+        limit = smallest_limit(folder, asked) - 1
+        assert load_on(device_with(limit), folder).options.max_context == left
+        with pytest.raises(MemoryLimitError, match=f"{asked} tokens"):
+            load_on(device_with(limit), folder, asked)
+    with pytest.raises(MemoryLimitError, match="3840 fits"):
+        load_on(device_with(smallest_limit(folder, 4096) - 1), folder)
 
 
 def test_a_context_that_nobody_asked_for_becomes_what_fits(small_checkpoint: Path) -> None:
