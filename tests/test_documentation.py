@@ -1,9 +1,12 @@
 """The documentation's pages name every public object, and their links lead somewhere."""
 
-import importlib
+import importlib.util
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -32,7 +35,8 @@ def broken_links(page: Path) -> Iterator[str]:
             continue
         path, _, anchor = link.partition("#")
         target = page if not path else page.parent / path
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+        is_heading = anchor and target.suffix == ".md"  # an image's says in which theme it is shown
+        if not target.exists() or (is_heading and anchor not in anchors(target)):
             yield link
 
 
@@ -56,6 +60,48 @@ def test_every_public_name_is_in_the_reference(module):
     for name in listed:
         owner, _, last = name.rpartition(".")
         assert owner != module or hasattr(importlib.import_module(module), last), name
+
+
+def tool(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # where its dataclasses look for their types
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_of_the_architecture_is_that_of_its_description():
+    """After a change: python tools/draw_architecture.py."""
+    drawer = tool("draw_architecture")
+    description = (drawer.IMAGES / "architecture.txt").read_text(encoding="utf-8")
+    assert (drawer.IMAGES / "architecture.svg").read_text(encoding="utf-8") == drawer.draw(drawer.read(description))
+
+
+def test_the_picture_of_the_architecture_names_folders_that_exist():
+    drawer = tool("draw_architecture")
+    picture = drawer.read((drawer.IMAGES / "architecture.txt").read_text(encoding="utf-8"))
+    for name, folders, _ in picture.rows:
+        first, *others = folders.split(", ")
+        places = [ROOT / first, *(ROOT / other if "/" in other else (ROOT / first).parent / other for other in others)]
+        assert [str(place) for place in places if not place.is_dir()] == [], name
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_the_picture_of_a_chat_shows_what_the_program_writes():
+    """After a change: python tools/record_chat.py."""
+    pytest.importorskip("lily._core", reason="needs the built package")
+    pytest.importorskip("typer", reason="needs the extra for the command line")
+    recorder = tool("record_chat")
+    shown = recorder.plain(recorder.PICTURE.read_text(encoding="utf-8"))
+    assert shown == recorder.plain(recorder.draw(recorder.record()))
+    assert all(f"> {question}" in shown for question in recorder.QUESTIONS) and "Your dog is called Bruno." in shown
+
+
+def test_pictures_ask_no_other_site():
+    for picture in (ROOT / "docs" / "images").glob("*.svg"):
+        text = re.sub(r'xmlns(:\w+)?="[^"]+"', "", picture.read_text(encoding="utf-8"))
+        assert not re.search(r"(?:href|src)=.https?:|url\(.?https?:|@import", text), picture.name
 
 
 def test_every_page_is_in_the_navigation():
