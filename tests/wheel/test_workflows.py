@@ -80,7 +80,8 @@ def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> N
 
 def test_expressions_name_what_the_job_has() -> None:
     for name, job in jobs():
-        known = {key for row in job.get("strategy", {}).get("matrix", {}).get("include", []) for key in row}
+        matrix = job.get("strategy", {}).get("matrix", {})
+        known = {key for row in matrix.get("include", []) for key in row} | set(matrix) - {"include"}
         for expression in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", str(job)):
             scope, _, key = expression.partition(".")
             assert scope == "matrix" and key in known, (name, expression)
@@ -97,6 +98,15 @@ def test_commands_name_files_and_extras_that_exist() -> None:
             for listed in re.findall(r"\"\.\[([\w,]+)\]\"", step.get("run", "")):
                 assert set(listed.split(",")) <= extras, (name, listed)
     assert seen >= 3
+
+
+def test_the_checks_are_the_groups_of_the_script() -> None:
+    text = (ROOT / ".ci" / "run").read_text()
+    named = re.findall(r"^#     (\w+)  ", text, re.MULTILINE)
+    used = set(re.findall(r"has (\w+)", text)) - {"quick_sanitizers"}
+    (job,) = (job for name, job in jobs() if name == "checks.yml: checks")
+    assert job["strategy"]["matrix"]["group"] == named
+    assert set(named) == used
 
 
 def test_paths_that_start_the_workflow_exist() -> None:
