@@ -117,8 +117,10 @@ def test_going_on_with_other_calls(started: lily.Session) -> None:
     assert np.array_equal(started.prefill(PROMPT), fresh_logits(model, PROMPT))
 
 
-@pytest.mark.parametrize("change", ["prefill", "decode", "reset", "generate"])
+@pytest.mark.parametrize("change", ["prefill", "decode", "reset", "reset and prefill", "generate", "restore"])
 def test_changes_meanwhile_are_noticed(started: lily.Session, change: str) -> None:
+    with started.model.prefill(random_ids(len(PROMPT) + 1, 98)) as other:
+        same_length = other.snapshot()
     generation = started.generate(max_tokens=5, sampling=GREEDY, stop_tokens=())
     next(generation)
     if change == "prefill":
@@ -127,6 +129,10 @@ def test_changes_meanwhile_are_noticed(started: lily.Session, change: str) -> No
         started.decode(1)
     elif change == "generate":
         next(started.generate(max_tokens=1, sampling=GREEDY, stop_tokens=()))
+    elif change == "restore":
+        started.restore(same_length)
+    elif change == "reset":
+        started.reset()
     else:  # to the same length: only the content differs
         started.reset()
         started.prefill(random_ids(len(PROMPT) + 1, 99))
