@@ -151,6 +151,17 @@ def test_reading_meanwhile_is_fine(started: lily.Session) -> None:
     assert made == greedy(started.model, PROMPT, 5)
 
 
+@pytest.mark.parametrize("form", [np.zeros(VOCAB // 32, np.uint32), np.full(VOCAB // 32, 7, np.uint32)])
+def test_a_mask_has_a_bit_for_every_token(started: lily.Session, form: Any) -> None:
+    """Of a vocabulary that is no multiple of 32, too."""
+    assert VOCAB % 32 != 0
+    with pytest.raises(InvalidArgumentError, match=rf"shape \[{VOCAB // 32 + 1}\] or more"):
+        next(started.generation(1, mask=lambda: form))
+    last = np.zeros(VOCAB // 32 + 1, np.uint32)
+    last[-1] = 1 << (VOCAB - 1) % 32
+    assert next(started.generation(1, mask=lambda: last, stop_tokens=())).id == VOCAB - 1
+
+
 def test_no_logits_yet(session: lily.Session) -> None:
     with pytest.raises(InvalidArgumentError, match="no logits"):
         next(session.generate(max_tokens=1, stop_tokens=()))
