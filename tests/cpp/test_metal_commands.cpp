@@ -105,6 +105,14 @@ TEST_CASE("faults are found") {
   REQUIRE_MESSAGE(contains(fault([](Dispatch& d) { d.buffers[0].offset = 4; }), "\"codes\" of 256 bytes"), "range");
   REQUIRE_MESSAGE(!fault([](Dispatch& d) { d.buffers[0].size = ~std::uint64_t{0}; }).empty(),
                   "range that wraps around");
+  const auto binding_fault = [&](std::uint64_t offset, std::uint64_t size) {
+    return fault([&](Dispatch& d) { d.buffers[0] = {0, d.buffers[0].buffer, offset, size, false}; });
+  };
+  REQUIRE_MESSAGE((binding_fault(4, 252).empty() && binding_fault(256, 0).empty()), "ranges that end with the buffer");
+  for (const std::uint64_t end : {0ULL, 4ULL}) {
+    REQUIRE_MESSAGE(!binding_fault(8, end - 8).empty(), "a range whose end wraps around to ", std::to_string(end));
+  }
+  REQUIRE_MESSAGE((!binding_fault(4, 253).empty() && !binding_fault(260, 0).empty()), "ranges that end behind it");
   REQUIRE_MESSAGE(
       contains(fault([](Dispatch& d) { d.buffers[0] = {0, d.buffers[0].buffer, 2, 4, false}; }), "multiple of 4"),
       "offset");

@@ -117,8 +117,10 @@ def test_going_on_with_other_calls(started: lily.Session) -> None:
     assert np.array_equal(started.prefill(PROMPT), fresh_logits(model, PROMPT))
 
 
-@pytest.mark.parametrize("change", ["prefill", "decode", "reset", "generate"])
+@pytest.mark.parametrize("change", ["prefill", "decode", "reset", "reset and prefill", "generate", "restore"])
 def test_changes_meanwhile_are_noticed(started: lily.Session, change: str) -> None:
+    with started.model.prefill(random_ids(len(PROMPT) + 1, 98)) as other:
+        same_length = other.snapshot()
     generation = started.generate(max_tokens=5, sampling=GREEDY, stop_tokens=())
     next(generation)
     if change == "prefill":
@@ -127,6 +129,10 @@ def test_changes_meanwhile_are_noticed(started: lily.Session, change: str) -> No
         started.decode(1)
     elif change == "generate":
         next(started.generate(max_tokens=1, sampling=GREEDY, stop_tokens=()))
+    elif change == "restore":
+        started.restore(same_length)
+    elif change == "reset":
+        started.reset()
     else:  # to the same length: only the content differs
         started.reset()
         started.prefill(random_ids(len(PROMPT) + 1, 99))
@@ -143,6 +149,17 @@ def test_reading_meanwhile_is_fine(started: lily.Session) -> None:
         started.score([1, 2, 3])
         assert started.logits is not None and started.state_bytes > 0
     assert made == greedy(started.model, PROMPT, 5)
+
+
+@pytest.mark.parametrize("form", [np.zeros(VOCAB // 32, np.uint32), np.full(VOCAB // 32, 7, np.uint32)])
+def test_a_mask_has_a_bit_for_every_token(started: lily.Session, form: Any) -> None:
+    """Of a vocabulary that is no multiple of 32, too."""
+    assert VOCAB % 32 != 0
+    with pytest.raises(InvalidArgumentError, match=rf"shape \[{VOCAB // 32 + 1}\] or more"):
+        next(started.generation(1, mask=lambda: form))
+    last = np.zeros(VOCAB // 32 + 1, np.uint32)
+    last[-1] = 1 << (VOCAB - 1) % 32
+    assert next(started.generation(1, mask=lambda: last, stop_tokens=())).id == VOCAB - 1
 
 
 def test_no_logits_yet(session: lily.Session) -> None:

@@ -43,6 +43,14 @@ def test_chunks_grow_again_at_most_twofold(checkpoint: Path) -> None:
         assert chunks_of(model) == [256, 144]
 
 
+def test_chunks_are_multiples_of_64(checkpoint: Path) -> None:
+    """What fits a pass is rounded down: 0.7, 0.45 and 0.3 of 256 rows are 179, 115 and 77."""
+    for share, second in ((0.7, 128), (0.45, 64), (0.3, 64)):
+        options = lily.GpuOptions(pass_seconds=share / 1000)
+        with model_on(deferred_device(), checkpoint, options=options, prefill_chunk=256) as model:
+            assert chunks_of(model)[:2] == [256, second]
+
+
 def test_results_do_not_depend_on_the_limit(checkpoint: Path, model: lily.Model) -> None:
     options = lily.GpuOptions(pass_seconds=0.0005)
     with model_on(deferred_device(), checkpoint, options=options, prefill_chunk=256) as late, late.session() as session:

@@ -173,6 +173,38 @@ def test_fields_out_of_range_are_named(field, value):
         Sampling(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0.0),
+        ("temperature", 5e-324),
+        ("top_k", 0),
+        ("top_k", (1 << 63) - 1),
+        ("top_p", 5e-324),
+        ("top_p", 1.0),
+        ("min_p", 0.0),
+        ("min_p", 1.0),
+        ("seed", 0),
+        ("seed", (1 << 64) - 1),
+        ("presence_penalty", -1e300),
+        ("repetition_penalty", 5e-324),
+        ("logit_bias", {0: -math.inf, (1 << 31) - 1: 3.4e38}),
+        ("logit_bias", {}),
+    ],
+)
+def test_fields_at_the_ends_of_their_range_are_taken(field, value):
+    sampling = Sampling(**{field: value})
+    assert getattr(sampling, field) == value
+    logits = np.array([1.0, 0.5, -1.0], np.float32)
+    assert 0 <= sample(logits, sampling, seed=sampling.seed or 0) < 3
+
+
+def test_ids_just_outside_the_range_of_tokens_have_no_bias():
+    for token in (-1, 1 << 31):
+        with pytest.raises(InvalidArgumentError, match="logit_bias"):
+            Sampling(logit_bias={token: 1.0})
+
+
 def test_presence_penalty_that_is_no_number_is_refused():
     with pytest.raises(InvalidArgumentError, match="penalties must be numbers"):
         Sampling(presence_penalty="1")

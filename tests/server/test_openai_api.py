@@ -251,7 +251,10 @@ def test_keys_and_size_limit(start):
         assert client.get("/v1/models", headers={"x-api-key": "first"}).status_code == 200
         client.headers["x-api-key"] = "first"
         assert client.post("/tokenize", json={"prompt": "x" * 3000}).status_code == 413
-        assert client.post("/tokenize", content=iter([b'{"prompt":"', b"x" * 3000, b'"}'])).status_code == 413
+        for size, status in ((1999, 200), (2000, 200), (2001, 413), (5000, 413)):
+            parts = [b'{"prompt":"', b"x" * (size - 13), b'"}']
+            assert client.post("/tokenize", content=b"".join(parts)).status_code == status
+            assert client.post("/tokenize", content=iter(parts)).status_code == status  # its length is not told
 
 
 def test_completions_tokenize_and_metrics(client, model):
