@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-COLUMN, COLUMNS, MARGIN, LABEL = 32, 24, 16, 196  # widths in pixels, LABEL at the right
+COLUMN, COLUMNS, MARGIN, LABEL = 28, 24, 16, 184  # widths in pixels, LABEL at the right
 BOX, GAP, BORDER, SPACE = 50, 26, 34, 6  # heights in pixels; SPACE between boxes of a row
 STYLE = """
   .ground { fill: #ffffff; stroke: #d8dee4 } .title { font-weight: 600; fill: #1f2328 } .text, .row { fill: #59636e }
