@@ -6,11 +6,12 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from lily.chat import Chat, ContentDelta, Done, Timings, TokenLogprob, Usage
+from lily.chat import Chat, ContentDelta, Done, Timings, TokenLogprob, TurnOptions, Usage
 from lily.chat.described_tokens import described_token
 from lily.chat.events import Event, FinishReason
+from lily.chat.roles import LaterSystem
 from lily.chat.side_by_side import side_by_side
 from lily.chat.stop_strings import StopStrings
 from lily.chat.token_spans import TokenSpans
@@ -49,25 +50,22 @@ _CHARACTERS = 16  # average characters of a token; only repetitive text has more
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A conversation to answer, `choices` times; `options` are fields of `lily.chat.TurnOptions`.
+    """A conversation to answer, `choices` times.
 
     `places` are the messages' names in the request, for errors; None: messages[0] and so on. `format_field` is that of
-    the response format, `begun` tells whether the last message is the beginning of the answer, `tools_of_client` how
-    the client calls the tools.
+    the response format, `tools_of_client` tells how the client calls the tools.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
-    sampling: Sampling
     thinking: bool | None
-    options: Mapping[str, Any]
+    options: TurnOptions
     choices: int = 1
     preserve_thinking: bool = False
-    later_system: Literal["refuse", "convert"] = "refuse"
+    later_system: LaterSystem = "refuse"
     template_options: Mapping[str, Any] = field(default_factory=dict)
     places: Sequence[str] | None = None
     format_field: str = "response_format"
-    begun: bool = False
     tools_of_client: RequestTools | None = None
 
 
@@ -202,17 +200,15 @@ def _exact_overflow(model: Model, request: ChatRequest, most: int) -> Iterator[N
 
 
 def _chat(model: Model, request: ChatRequest, *, call_deltas: bool) -> Chat:
-    return model.chat(
+    return Chat(
+        model,
+        replace(request.options, call_deltas=call_deltas),
         messages=request.messages,
         tools=request.tools,
         thinking=request.thinking,
         preserve_thinking=request.preserve_thinking,
-        sampling=request.sampling,
         later_system=request.later_system,
         template_options=request.template_options,
-        call_deltas=call_deltas,
-        continue_answer=request.begun,
-        **request.options,
     )
 
 
