@@ -1,4 +1,4 @@
-"""Includes and imports go down: the checker on the tree, and on files that break the order."""
+"""Includes and imports go down, and private names stay in their files: the checker on the tree, and on faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import check_layers
 
 
 def test_the_tree_is_in_order() -> None:
-    assert [*check_layers.core_findings(), *check_layers.package_findings()] == []
+    findings = (check_layers.core_findings, check_layers.package_findings, check_layers.private_findings)
+    assert [found for find in findings for found in find()] == []
 
 
 @pytest.fixture
@@ -62,6 +63,23 @@ def test_includes(tree: Path, file: str, include: str, found: int) -> None:
 def test_imports(tree: Path, file: str, code: str, found: int) -> None:
     write(tree / "lily" / file, code + "\n")
     assert len([*check_layers.package_findings()]) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("from lily.cache.radix_tree import Node", 0),
+        ("from lily.cache.radix_tree import _walk", 1),
+        ("def f():\n    from lily.cache.radix_tree import Node, _a, _b", 2),
+        ("from lily import _core", 0),
+        ("from lily._core import Session", 0),
+        ("from lily._version import __version__", 0),
+        ("from numpy import _core", 0),
+    ],
+)
+def test_private_names(tree: Path, code: str, found: int) -> None:
+    write(tree / "lily" / "cache" / "a.py", code + "\n")
+    assert len([*check_layers.private_findings()]) == found
 
 
 def test_a_circle_within_one_line(tree: Path) -> None:

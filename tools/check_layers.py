@@ -1,4 +1,7 @@
-"""Checks that includes and imports only go down: each layer may use itself and the layers above it in the tables here.
+"""Checks that includes and imports only go down, and that private names stay in their files.
+
+Each layer may use itself and those before it in the tables here. No file of the package imports a private name of
+another; ruff's rule SLF001 refuses attributes.
 
 python tools/check_layers.py           # exit 1 and a line for each include or import against the order
 python tools/check_layers.py --order   # print the order
@@ -110,6 +113,17 @@ def package_findings() -> Iterator[str]:
     yield from circle_findings()
 
 
+def private_findings() -> Iterator[str]:
+    """Private names that a file of python/lily imports from another; whole modules may be private to the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not node.module or layer_of(node.module) is None:
+                continue
+            for alias in node.names:
+                if alias.name.startswith("_") and not alias.name.startswith("__"):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.module}.{alias.name} is private to its file"
+
+
 def circle_findings() -> Iterator[str]:
     """Circles of imports that run when modules are loaded."""
     graph: dict[str, set[str]] = {}
@@ -137,7 +151,7 @@ def main() -> int:
         for title, layers in (("src/lily_core", CORE_LAYERS), ("python/lily", PACKAGE_LAYERS)):
             print(title + ": " + " < ".join(" | ".join(names) for names in layers))
         return 0
-    findings = [*core_findings(), *package_findings()]
+    findings = [*core_findings(), *package_findings(), *private_findings()]
     print("\n".join(findings) or "includes and imports only go down")
     return 1 if findings else 0
 

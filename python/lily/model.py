@@ -73,7 +73,7 @@ class Model(ModelText, ModelFacts):
         self.open_objects = OpenObjects()
         self._cache = PrefixCache(cache.memory_bytes)
         if cache.directory is not None:
-            self._cache.attach(DiskTier(self, cache.directory, cache.disk_bytes), self._identity)
+            self._cache.store.attach(DiskTier(self, cache.directory, cache.disk_bytes), self._identity)
 
     @classmethod
     def load(
@@ -292,9 +292,9 @@ class Model(ModelText, ModelFacts):
         try:
             self.open_objects.close_all(deadline)
             try:
-                self._cache._close_files()
+                self._cache.store.close_files()
             finally:
-                self._cache._close()
+                self._cache.store.close()
                 self._native = None
         finally:
             self._close_lock.release()

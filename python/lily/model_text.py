@@ -23,6 +23,7 @@ from lily.text import (
 if TYPE_CHECKING:
     from lily.chat import Chat
     from lily.chat.rendering import ChatSupport
+    from lily.chat.roles import LaterSystem
     from lily.model import Model
 
 __all__ = ["ModelText"]
@@ -129,6 +130,9 @@ class ModelText:
         thinking: bool | None = True,
         preserve_thinking: bool = False,
         sampling: Sampling | str = "auto",
+        later_system: LaterSystem = "refuse",
+        seed: int | None = None,
+        template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Chat:
         """A new conversation; see `lily.chat.Chat`.
@@ -147,10 +151,14 @@ class ModelText:
             Show the model its thinking of earlier turns.
         sampling : Sampling or str
             "auto" for the checkpoint's generation_config, or "thinking", "coding", "instruct", "reasoning".
+        later_system : {"refuse", "convert"}
+            What to do with system messages within the conversation.
+        seed : int, optional
+            Seed of the random draws, 0 to 2**64 - 1; random by default.
+        template_options : mapping, optional
+            More variables of the chat template.
         **options
-            The other fields of `lily.chat.TurnOptions` as defaults of all turns; ``seed`` of the random draws;
-            ``later_system`` ("refuse" or "convert") for system messages within the conversation; ``template_options``
-            for more variables of the chat template.
+            The other fields of `lily.chat.TurnOptions`, as defaults of all turns.
 
         Raises
         ------
@@ -159,17 +167,19 @@ class ModelText:
         TokenizerError, TemplateError
             The checkpoint has no tokenizer or chat template.
         """
-        from lily.chat import Chat
+        from lily.chat import Chat, TurnOptions
 
         return Chat(
             cast("Model", self),
+            TurnOptions.of({"sampling": sampling, **options}),
             system=system,
             tools=tools,
             messages=messages,
             thinking=thinking,
             preserve_thinking=preserve_thinking,
-            sampling=sampling,
-            **options,
+            later_system=later_system,
+            seed=seed,
+            template_options=template_options,
         )
 
     @cached_property

@@ -39,7 +39,8 @@ class Session:
         self._model = model
         self.core = native  #: for Lily's own modules
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
-        self._cached_tokens = 0
+        #: Number of leading tokens that came from the prefix cache; see `Model.cached_session`.
+        self.cached_tokens = 0
 
     # -- extending the sequence ------------------------------------------------------------------------------------
 
@@ -296,11 +297,6 @@ class Session:
     def position(self) -> int:
         """Number of tokens in the sequence."""
         return self.core.position
-
-    @property
-    def cached_tokens(self) -> int:
-        """Number of leading tokens that came from the prefix cache; see `Model.cached_session`."""
-        return self._cached_tokens
 
     @property
     def tokens(self) -> list[int]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lily import _core
 from lily.checkpoint.json_file import parse_json_object
-from lily.checkpoint.show import show
 from lily.errors import CheckpointError, ContextOverflowError
+from lily.quoting import quoted_text
 from lily.regular_file import read_at
 
 if TYPE_CHECKING:
@@ -243,5 +243,5 @@ def _is_count(value: object, limit: int = 1 << 62) -> bool:
 
 
 def _quoted(value: object) -> str:
-    text = show(repr(value))
+    text = quoted_text(repr(value))
     return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."

@@ -411,7 +411,7 @@ def test_a_model_that_is_dropped_takes_its_thread_along(load, prompt, tmp_path):
     model = Model.load(CHECKPOINT, threads=1, max_context=512, prefix_cache_dir=tmp_path)
     model.cached_session(prompt(100)).close()
     assert model.cache.flush(60)
-    gone, thread = weakref.ref(model), model.cache._writer._thread
+    gone, thread = weakref.ref(model), model.cache.store._writer._thread
     del model
     gc.collect()
     thread.join(60)

@@ -24,8 +24,8 @@ def test_snapshots_do_not_wait_for_a_thread_that_is_gone(
     for number in range(20):
         model.cached_session([number + 1] * 100).close()
     assert model.cache.stats().evictions > 0, "the limit was never reached: nothing was dropped"
-    assert not model.cache._waiting
-    assert not model.cache._dropped
+    assert not model.cache.store._waiting
+    assert not model.cache.store._dropped
 
 
 def test_what_waited_when_it_failed_is_let_go(
@@ -39,8 +39,8 @@ def test_what_waited_when_it_failed_is_let_go(
     for number in range(5):
         model.cached_session([number + 1] * 100).close()
     assert model.cache.flush(30) is False
-    model.cache._writer._thread.join(30)
-    assert not model.cache._waiting
-    assert not model.cache._dropped
+    model.cache.store._writer._thread.join(30)
+    assert not model.cache.store._waiting
+    assert not model.cache.store._dropped
     assert model.cached_session([1] * 100).cached_tokens == 100, "what is in memory is still used"
-    assert not model.cache._waiting
+    assert not model.cache.store._waiting

@@ -12,7 +12,7 @@ import pytest
 from cache_helpers import session_files
 
 from lily import Model, digest_records, fingerprint
-from lily.cache import prefix_cache
+from lily.cache import snapshot_store
 from lily.checkpoint import read_checkpoint
 from lily.digest_records import DigestRecords
 from lily.errors import CheckpointError
@@ -149,7 +149,7 @@ def test_attributes_and_links_are_no_change(weights, tmp_path, change):
 def test_the_directory_is_not_used_and_that_is_told_once(weights, tmp_path, monkeypatch, caplog, change, large):
     """Whether the weights are hashed while the model is loaded or behind it."""
     caplog.set_level(logging.WARNING, "lily")
-    monkeypatch.setattr(prefix_cache, "_QUICK_HASH_BYTES", 0 if large else 1 << 40)
+    monkeypatch.setattr(snapshot_store, "_QUICK_HASH_BYTES", 0 if large else 1 << 40)
     get = WeightsIdentity.get
 
     def change_first(self: WeightsIdentity, **options) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lily import Model, digest_records, file_digest, fingerprint
-from lily.cache import disk_writer, prefix_cache
+from lily.cache import disk_writer, snapshot_store
 from lily.checkpoint import read_checkpoint
 from lily.digest_records import DigestRecords
 from lily.errors import CancelledError, CheckpointError
@@ -358,7 +358,7 @@ class SlowHash:
         self.began, self.go_on = threading.Event(), threading.Event()
         self._digest = fingerprint.file_digest
         monkeypatch.setattr(fingerprint, "file_digest", self)
-        monkeypatch.setattr(prefix_cache, "_QUICK_HASH_BYTES", 0)
+        monkeypatch.setattr(snapshot_store, "_QUICK_HASH_BYTES", 0)
 
     def __call__(self, path, threads, stopped) -> tuple[FileStamp, str]:
         self.began.set()

@@ -231,7 +231,7 @@ def test_nothing_enters_the_cache_of_a_closed_model(own: lily.Model) -> None:
     session = own.prefill(LONG[:20])
     snapshot = lily._core.Snapshot.take(session.core, False)  # as an insert in another thread holds it
     own.close()
-    own.cache._add(snapshot)
+    own.cache.store.add(snapshot)
     assert len(own.cache) == 0
 
 

@@ -36,14 +36,14 @@ class Gate:
     def __init__(self, monkeypatch):
         self.opened = threading.Event()
         self.tickets = []
-        run = engine.Ticket._run
+        run = engine.Ticket.run
 
         def held(ticket):
             self.tickets.append(ticket)
             self.opened.wait()
             run(ticket)
 
-        monkeypatch.setattr(engine.Ticket, "_run", held)
+        monkeypatch.setattr(engine.Ticket, "run", held)
 
 
 @pytest.fixture

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from lily.chat import Chat
+from lily.server import turns
+
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello!"}]
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -133,13 +136,12 @@ def test_some_tools_are_allowed(client, prompt_of, path, choice):
 
 def test_parallel_calls_can_be_turned_off_on_each_api(client, monkeypatch):
     seen = []
-    chat = type(client.service.model).chat
 
-    def watch(self, **options):
-        seen.append(options["parallel_tool_calls"])
-        return chat(self, **options)
+    def watch(model, options, **others):
+        seen.append(options.parallel_tool_calls)
+        return Chat(model, options, **others)
 
-    monkeypatch.setattr(type(client.service.model), "chat", watch)
+    monkeypatch.setattr(turns, "Chat", watch)
     tool = {"name": "f", "input_schema": {"type": "object"}}
     for path, off in (
         (CHAT, {"messages": HELLO, "tools": [FUNCTION], "parallel_tool_calls": False, "max_tokens": 1}),

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from lily import Sampling, Session
-from lily.chat import ContentDelta, Done, ReasoningDelta
+from lily.chat import ContentDelta, Done, ReasoningDelta, TurnOptions
 from lily.server.byte_budget import ByteBudget, Charge
 from lily.server.engine import Engine, Failure, Finished
 from lily.server.steps import Steps
@@ -88,9 +88,8 @@ def test_two_queued_requests_compute_what_they_compute_alone(engine, model, monk
         ChatRequest(
             [{"role": "user", "content": f"Number {at}: " + "some words " * 30}],
             None,
-            Sampling.greedy(),
             thinking=True,
-            options={"max_tokens": 20},
+            options=TurnOptions(max_tokens=20, sampling=Sampling.greedy()),
         )
         for at in (1, 2)
     ]

@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+from lily.chat import Chat
+from lily.server import turns
+
 CHAT, MESSAGES, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello!"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
@@ -13,10 +16,13 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required"
 @pytest.fixture
 def options_of(client, monkeypatch):
     """With what the library is called."""
-    model = type(client.service.model)
-    chat = model.chat
     seen = []
-    monkeypatch.setattr(model, "chat", lambda self, **options: seen.append(options) or chat(self, **options))
+
+    def chat(model, options, **others):
+        seen.append({**vars(options), **others})
+        return Chat(model, options, **others)
+
+    monkeypatch.setattr(turns, "Chat", chat)
 
     def ask(path=CHAT, **fields):
         given = {"model": "lily-tiny", "input" if path == RESPONSES else "messages": HELLO, **fields}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lily.cache.explanation import CacheExplanation
-from lily.cache.prefix_cache import CacheStats, PrefixCache
+from lily.cache.prefix_cache import PrefixCache
+from lily.cache.statistics import CacheStats
 
 __all__ = ["CacheExplanation", "CacheStats", "PrefixCache"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lily import _core
 from lily.arguments import as_items
-from lily.cache.prefix_cache import PrefixCache
+from lily.cache.snapshot_store import SnapshotStore
 from lily.errors import InvalidArgumentError, LilyError, NonFiniteError
 from lily.quoting import quoted
 from lily.session import Progress, Session
@@ -35,22 +35,22 @@ def cached_prefill(
     progress: Progress | None,
 ) -> None:
     """Bring an empty session to the end of `ids`, with logits. See `Model.cached_session`."""
-    cache = model.cache
+    store = model.cache.store
     _check(model, ids)
-    snapshot, known = cache._find(ids)
+    snapshot, known = store.find(ids)
     try:
-        _prefill_from(session, cache, ids, snapshot, known, positions, interval, progress)
+        _prefill_from(session, store, ids, snapshot, known, positions, interval, progress)
     except NonFiniteError:
         if snapshot is None:
             raise
-        cache._discard(snapshot)  # it may be the cause
+        store.discard(snapshot)  # it may be the cause
         session.reset()
-        _prefill_from(session, cache, ids, None, known, positions, interval, progress)
+        _prefill_from(session, store, ids, None, known, positions, interval, progress)
 
 
 def _prefill_from(
     session: Session,
-    cache: PrefixCache,
+    store: SnapshotStore,
     ids: npt.NDArray[np.int32],
     snapshot: _core.Snapshot | None,
     known: int,
@@ -63,20 +63,20 @@ def _prefill_from(
     if snapshot is not None:
         snapshot.restore_into(session.core)
         cached = session.position
-    session._cached_tokens = cached
+    session.cached_tokens = cached
     if progress is not None:
         progress(cached, total)
     if known - cached >= _MIN_BRANCH_TOKENS:
         positions = [*positions, known]
-    borders = _borders(cached, total, positions, interval) if cache.enabled else [total]
+    borders = _borders(cached, total, positions, interval) if store.enabled else [total]
     try:
-        _compute(session, cache, ids, borders, progress)
+        _compute(session, store, ids, borders, progress)
     except BaseException:
-        _keep_progress(session, cache)
+        _keep_progress(session, store)
         raise
     finally:
         if not session.core.closed:
-            cache._count(cached, max(0, session.position - cached))
+            store.count(cached, max(0, session.position - cached))
 
 
 def as_positions(positions: Iterable[int], total: int) -> list[int]:
@@ -115,14 +115,15 @@ def _borders(cached: int, total: int, positions: Iterable[int], interval: int) -
 
 
 def _compute(
-    session: Session, cache: PrefixCache, ids: npt.NDArray[np.int32], borders: list[int], progress: Progress | None
+    session: Session, store: SnapshotStore, ids: npt.NDArray[np.int32], borders: list[int], progress: Progress | None
 ) -> None:
     total = len(ids)
     begin = session.position
     for end in borders:
         observe = None if progress is None else _shifted(progress, begin, total)
         session.prefill(ids[begin:end], progress=observe)
-        cache.insert(session)
+        if store.enabled:
+            store.add(_core.Snapshot.take(session.core, False))
         begin = end
 
 
@@ -130,10 +131,10 @@ def _shifted(progress: Progress, begin: int, total: int) -> Progress:
     return lambda done, _: progress(begin + done, total)
 
 
-def _keep_progress(session: Session, cache: PrefixCache) -> None:
+def _keep_progress(session: Session, store: SnapshotStore) -> None:
     """After an interruption: keep what was computed, so that a second try begins there."""
     try:
         if session.position > session.cached_tokens:
-            cache._add(_core.Snapshot.take(session.core, False))
+            store.add(_core.Snapshot.take(session.core, False))
     except LilyError:
         return  # the state is lost with the failure that is being reported

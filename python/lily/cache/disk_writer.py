@@ -16,7 +16,7 @@ from lily.errors import CancelledError, LilyError
 from lily.fingerprint import WeightsIdentity
 
 if TYPE_CHECKING:
-    from lily.cache.prefix_cache import PrefixCache
+    from lily.cache.snapshot_store import SnapshotStore
 
 __all__ = ["DiskWriter"]
 
@@ -30,10 +30,10 @@ _CLOSING_HASH_SECONDS = 2.0  # seconds for hashing the weights then
 
 
 class DiskWriter:
-    """Writes what `PrefixCache._unwritten` returns. Holds no strong reference to cache or model."""
+    """Writes what `SnapshotStore.unwritten` returns. Holds no strong reference to store or model."""
 
-    def __init__(self, cache: PrefixCache, disk: DiskTier, identity: WeightsIdentity) -> None:
-        self._cache = weakref.ref(cache, lambda _: self._end())
+    def __init__(self, store: SnapshotStore, disk: DiskTier, identity: WeightsIdentity) -> None:
+        self._store = weakref.ref(store, lambda _: self._end())
         self._disk = disk
         self._identity = identity
         self._changed = threading.Condition()
@@ -105,8 +105,8 @@ class DiskWriter:
             with self._changed:
                 self._busy, self._first_change, self._failed = False, None, True
                 self._changed.notify_all()
-            if (cache := self._cache()) is not None:
-                cache._stop_writing()
+            if (store := self._store()) is not None:
+                store.stop_writing()
 
     def _open(self) -> bool:
         """Find the identity first; unless recorded, it takes as long as reading the weights."""
@@ -138,8 +138,8 @@ class DiskWriter:
             return self._closed_at is None
 
     def _write(self) -> None:
-        while (cache := self._cache()) is not None:
-            snapshot = cache._unwritten()
+        while (store := self._store()) is not None:
+            snapshot = store.unwritten()
             if snapshot is None:
                 return
             try:
@@ -148,12 +148,12 @@ class DiskWriter:
                 raise
             except LilyError as error:  # it is worth nothing, or the model is closed
                 logger.warning("a snapshot of the prefix cache was not written: %s", error)
-                cache._discard(snapshot)
+                store.discard(snapshot)
                 continue
             self._failed = not written
             if not written:
-                cache._retry(snapshot)
-                del cache, snapshot
+                store.retry(snapshot)
+                del store, snapshot
                 self._rest()
                 return
 

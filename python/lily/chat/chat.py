@@ -53,6 +53,7 @@ class Chat:
     def __init__(
         self,
         model: Model,
+        options: TurnOptions,
         *,
         system: str | None = None,
         tools: Sequence[Tool] | None = None,
@@ -62,7 +63,6 @@ class Chat:
         later_system: LaterSystem = "refuse",
         seed: int | None = None,
         template_options: Mapping[str, Any] | None = None,
-        **options: Any,
     ) -> None:
         """See `Model.chat`."""
         self._model = model
@@ -70,7 +70,7 @@ class Chat:
         self._messages: list[dict[str, Any]] = [*self._first, *copied_messages(messages)]
         one_of("later_system", later_system, get_args(LaterSystem))
         self._seed = secrets.randbits(64) if seed is None else check_seed(seed)
-        self._options = TurnOptions.of(options)
+        self._options = options
         variables = checked_variables({} if template_options is None else template_options)
         if thinking is not None:
             variables["enable_thinking"] = as_flag("thinking", thinking)

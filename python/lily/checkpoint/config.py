@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from lily.checkpoint.config_fields import ConfigFields
-from lily.checkpoint.show import show
+from lily.quoting import quoted_text
 
 SUPPORTED = (
     "supported are qwen3_5_moe (with a text_config) and qwen3_5_moe_text: take an upload of Qwen3.6-35B-A3B or of a "
@@ -101,13 +101,13 @@ def text_section(raw: Mapping[str, Any], where: str) -> ConfigFields:
     if not kind:
         outer.fail("model_type", f"is missing; {SUPPORTED}")
     if kind not in _OUTER_TYPES:
-        outer.fail("model_type", f"{show(repr(kind))} is not supported; {SUPPORTED}")
+        outer.fail("model_type", f"{quoted_text(repr(kind))} is not supported; {SUPPORTED}")
     text = outer.section("text_config")
     if text is None:
         return _with_usual_names(outer)
     inner = text.text("model_type", default="qwen3_5_moe_text")
     if inner not in _OUTER_TYPES:
-        text.fail("model_type", f"{show(repr(inner))} is not supported; {SUPPORTED}")
+        text.fail("model_type", f"{quoted_text(repr(inner))} is not supported; {SUPPORTED}")
     return _with_usual_names(text)
 
 
@@ -201,10 +201,10 @@ def _refuse_unsupported(fields: ConfigFields) -> None:
         fields.fail("attn_output_gate", "must be true: attention without an output gate is not supported")
     activation = fields.text("hidden_act", default="silu")
     if activation not in _SILU:
-        fields.fail("hidden_act", f"{show(repr(activation))} is not supported; supported: 'silu', 'swish'")
+        fields.fail("hidden_act", f"{quoted_text(repr(activation))} is not supported; supported: 'silu', 'swish'")
     gate = fields.text("output_gate_type", default="silu")
     if gate not in _SILU:
-        fields.fail("output_gate_type", f"{show(repr(gate))} is not supported; supported: 'silu', 'swish'")
+        fields.fail("output_gate_type", f"{quoted_text(repr(gate))} is not supported; supported: 'silu', 'swish'")
     window = fields.get("sliding_window")
     if window is not None and fields.boolean("use_sliding_window", default=True):
         fields.fail("sliding_window", "must be null: sliding-window attention is not supported")
@@ -220,8 +220,8 @@ def _rope(fields: ConfigFields) -> tuple[float, float]:
             if kind not in _ROPE_TYPES and not _is_unscaled(place, kind):
                 place.fail(
                     key,
-                    f"{show(repr(kind))} is not supported; supported is 'default': remove the scaling of positions "
-                    "from config.json, which only contexts beyond the model's own need",
+                    f"{quoted_text(repr(kind))} is not supported; supported is 'default': remove the scaling of "
+                    "positions from config.json, which only contexts beyond the model's own need",
                 )
 
     def number(name: str, default: float | None, high: float) -> float:
@@ -258,7 +258,7 @@ def _layer_types(fields: ConfigFields) -> tuple[LayerType, ...]:
         if name not in supported:
             fields.fail(
                 f"layer_types[{layer}]",
-                f"{show(repr(name))} is not supported; supported are {' and '.join(supported)}",
+                f"{quoted_text(repr(name))} is not supported; supported are {' and '.join(supported)}",
             )
     return tuple(supported[name] for name in names)
 

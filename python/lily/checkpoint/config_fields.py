@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from lily.checkpoint.show import show, show_path, show_value
 from lily.errors import ConfigError
+from lily.quoting import quoted_json, quoted_path, quoted_text
 
 _REQUIRED = object()
 
@@ -24,7 +24,7 @@ class ConfigFields:
     where: str
 
     def fail(self, name: str, problem: str) -> NoReturn:
-        raise ConfigError(f"{show_path(self.where)}: {show(name)} {problem}")
+        raise ConfigError(f"{quoted_path(self.where)}: {quoted_text(name)} {problem}")
 
     def get(self, name: str) -> Any:
         return self.values.get(name)
@@ -40,30 +40,30 @@ class ConfigFields:
     def integer(self, name: str, *, low: int = 1, high: int, default: Any = _REQUIRED) -> int:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(name, f"must be an integer, not {show_value(value)}")
+            self.fail(name, f"must be an integer, not {quoted_json(value)}")
         if not low <= value <= high:
-            self.fail(name, f"must be between {low} and {high}, not {show_value(value)}")
+            self.fail(name, f"must be between {low} and {high}, not {quoted_json(value)}")
         return value
 
     def number(self, name: str, *, low: float, high: float, default: Any = _REQUIRED) -> float:
         """A finite number in [low, high]."""
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.fail(name, f"must be a number, not {show_value(value)}")
+            self.fail(name, f"must be a number, not {quoted_json(value)}")
         if not low <= value <= high or not math.isfinite(value):
-            self.fail(name, f"must be between {low:g} and {high:g}, not {show_value(value)}")
+            self.fail(name, f"must be between {low:g} and {high:g}, not {quoted_json(value)}")
         return float(value)
 
     def boolean(self, name: str, *, default: bool) -> bool:
         value = self._value(name, default)
         if not isinstance(value, bool):
-            self.fail(name, f"must be true or false, not {show_value(value)}")
+            self.fail(name, f"must be true or false, not {quoted_json(value)}")
         return value
 
     def text(self, name: str, *, default: str) -> str:
         value = self._value(name, default)
         if not isinstance(value, str):
-            self.fail(name, f"must be a string, not {show_value(value)}")
+            self.fail(name, f"must be a string, not {quoted_json(value)}")
         return value
 
     def strings(self, name: str) -> list[str] | None:
@@ -80,5 +80,5 @@ class ConfigFields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            self.fail(name, f"must be an object, not {show_value(value)}")
-        return ConfigFields(value, f"{self.where}: {show(name)}")
+            self.fail(name, f"must be an object, not {quoted_json(value)}")
+        return ConfigFields(value, f"{self.where}: {quoted_text(name)}")

@@ -12,8 +12,8 @@ from typing import Any
 from lily.checkpoint.foreign_content import foreign_name, is_apple_double
 from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.read_file import INDEX_LIMIT
-from lily.checkpoint.show import reason, show, show_names, show_path
 from lily.errors import CheckpointError
+from lily.quoting import quoted_names, quoted_path, quoted_text, reason
 
 _INDEX_NAME = "model.safetensors.index.json"
 _SINGLE_NAME = "model.safetensors"
@@ -42,25 +42,25 @@ def find_files(path: Path) -> CheckpointFiles:
     try:
         is_directory, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{show_path(path)}: is not a usable path ({reason(error)})") from error
+        raise CheckpointError(f"{quoted_path(path)}: is not a usable path ({reason(error)})") from error
     if is_file:
         foreign = foreign_name(path.name)
         if foreign is not None:
-            raise CheckpointError(f"{show_path(path)}: {foreign}")
+            raise CheckpointError(f"{quoted_path(path)}: {foreign}")
         if path.suffix == ".json":
-            raise CheckpointError(f"{show_path(path)}: is a part of a checkpoint; give its directory instead")
+            raise CheckpointError(f"{quoted_path(path)}: is a part of a checkpoint; give its directory instead")
         if path.suffix != ".safetensors":
             raise CheckpointError(
-                f"{show_path(path)}: is not a safetensors file; give the checkpoint's directory or such a file"
+                f"{quoted_path(path)}: is not a safetensors file; give the checkpoint's directory or such a file"
             )
         return CheckpointFiles(path.parent, path.parent / "config.json", (path,))
     if not is_directory and path.exists():
         raise CheckpointError(
-            f"{show_path(path)}: is neither a directory nor a regular file; give a checkpoint's directory"
+            f"{quoted_path(path)}: is neither a directory nor a regular file; give a checkpoint's directory"
         )
     if not is_directory:
         raise CheckpointError(
-            f"{show_path(path)}: no such checkpoint; give a directory with config.json and .safetensors files"
+            f"{quoted_path(path)}: no such checkpoint; give a directory with config.json and .safetensors files"
         )
     index = _find_index(path)
     if index is not None:
@@ -73,7 +73,7 @@ def _listing(directory: Path) -> list[str]:
         return sorted(entry.name for entry in directory.iterdir() if not is_apple_double(entry.name))
     except OSError as error:
         raise CheckpointError(
-            f"{show_path(directory)}: cannot be listed ({reason(error)}); check its permissions"
+            f"{quoted_path(directory)}: cannot be listed ({reason(error)}); check its permissions"
         ) from error
 
 
@@ -84,7 +84,7 @@ def _find_index(directory: Path) -> Path | None:
     if _INDEX_NAME in names or len(names) == 1:
         return directory / (_INDEX_NAME if _INDEX_NAME in names else names[0])
     raise CheckpointError(
-        f"{show_path(directory)}: has several indexes ({show_names(names)}); keep the one of the model"
+        f"{quoted_path(directory)}: has several indexes ({quoted_names(names)}); keep the one of the model"
     )
 
 
@@ -92,7 +92,7 @@ def _indexed(directory: Path, index: Path) -> CheckpointFiles:
     content = read_json_object(index, CheckpointError, limit=INDEX_LIMIT)
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{show_path(index)}: its weight_map is missing or empty; download the index again")
+        raise CheckpointError(f"{quoted_path(index)}: its weight_map is missing or empty; download the index again")
     for tensor, name in weight_map.items():
         _check_shard_name(index, tensor, name)
     names = sorted(set(weight_map.values()))
@@ -102,8 +102,8 @@ def _indexed(directory: Path, index: Path) -> CheckpointFiles:
         return CheckpointFiles(directory, directory / "config.json", (single,))
     if missing:
         raise CheckpointError(
-            f"{show_path(directory)}: {len(missing)} of the {len(names)} files that {show(index.name)} names "
-            f"are missing: {show_names(missing)}; download them"
+            f"{quoted_path(directory)}: {len(missing)} of the {len(names)} files that {quoted_text(index.name)} names "
+            f"are missing: {quoted_names(missing)}; download them"
         )
     shards = tuple(directory / name for name in names)
     return CheckpointFiles(directory, directory / "config.json", shards, index, weight_map)
@@ -122,7 +122,7 @@ def _check_shard_name(index: Path, tensor: str, name: Any) -> None:
         problem = "is too long for a file name"
     if problem is not None:
         raise CheckpointError(
-            f"{show_path(index)}: weight_map entry {show(tensor)}: {show(repr(name))} {problem}; "
+            f"{quoted_path(index)}: weight_map entry {quoted_text(tensor)}: {quoted_text(repr(name))} {problem}; "
             "take the index from the checkpoint's source"
         )
 
@@ -132,8 +132,8 @@ def _no_weights(directory: Path, listing: list[str]) -> CheckpointError:
     for name in listing:
         foreign = foreign_name(name)
         if foreign is not None:
-            return CheckpointError(f"{show_path(directory / name)}: {foreign}")
-    return CheckpointError(f"{show_path(directory)}: has no .safetensors file; download the weights")
+            return CheckpointError(f"{quoted_path(directory / name)}: {foreign}")
+    return CheckpointError(f"{quoted_path(directory)}: has no .safetensors file; download the weights")
 
 
 def _unindexed(directory: Path) -> tuple[Path, ...]:
@@ -144,7 +144,7 @@ def _unindexed(directory: Path) -> tuple[Path, ...]:
         raise _no_weights(directory, listing)
     if all(name in _ADAPTERS for name in names):
         raise CheckpointError(
-            f"{show_path(directory / names[0])}: is a LoRA adapter, not a model; fuse it with its model first "
+            f"{quoted_path(directory / names[0])}: is a LoRA adapter, not a model; fuse it with its model first "
             "(mlx_lm.fuse) and give the fused checkpoint"
         )
     missing: set[str] = set()
@@ -155,13 +155,13 @@ def _unindexed(directory: Path) -> tuple[Path, ...]:
         stem, number, total = match.groups()
         if int(total) > 10_000 or int(number) > int(total):
             raise CheckpointError(
-                f"{show_path(directory / name)}: its shard number is above the number of shards; rename it"
+                f"{quoted_path(directory / name)}: its shard number is above the number of shards; rename it"
             )
         siblings = (f"{stem}-{i:0{len(number)}d}-of-{total}.safetensors" for i in range(1, int(total) + 1))
         missing.update(siblings)
     missing.difference_update(names)
     if missing:
         raise CheckpointError(
-            f"{show_path(directory)}: shards are missing: {show_names(sorted(missing))}; download them"
+            f"{quoted_path(directory)}: shards are missing: {quoted_names(sorted(missing))}; download them"
         )
     return tuple(directory / name for name in names)

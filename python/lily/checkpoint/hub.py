@@ -15,8 +15,8 @@ from typing import Any
 from lily._version import DISTRIBUTION
 from lily.arguments import as_path
 from lily.checkpoint.foreign_content import foreign_name
-from lily.checkpoint.show import show
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
+from lily.quoting import quoted_text
 
 BUNDLED_MODELS = ("lily-tiny",)
 HUB_PATTERNS = (
@@ -61,7 +61,7 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
         raise InvalidArgumentError(f"a model is named by a string or a path, not {type(source).__name__}")
     name = os.fspath(source)
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgumentError(f"a model is named by a non-empty string or path, not {show(repr(name))}")
+        raise InvalidArgumentError(f"a model is named by a non-empty string or path, not {quoted_text(repr(name))}")
     if name in BUNDLED_MODELS and isinstance(source, str):
         return Path(__file__).resolve().parent.parent / "data" / name
     path = as_path("source", name)
@@ -72,13 +72,13 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
         folder = match[1].split("/", maxsplit=1)[0]
         if os.path.lexists(folder):
             raise CheckpointError(
-                f"{show(name)}: no such file or directory, though {show(folder)} exists; correct the path, or, if a "
-                "model of the Hub is meant, call from another directory"
+                f"{quoted_text(name)}: no such file or directory, though {quoted_text(folder)} exists; "
+                "correct the path, or, if a model of the Hub is meant, call from another directory"
             )
         logger.info("%s: no such directory; asking the Hub", name)
         return _download(match[1], match[2], progress)
     raise CheckpointError(
-        f"{show(name)}: no such file or directory; give a checkpoint's directory, its .safetensors file, "
+        f"{quoted_text(name)}: no such file or directory; give a checkpoint's directory, its .safetensors file, "
         f"a bundled model ({', '.join(BUNDLED_MODELS)}) or a Hub id like owner/name"
     )
 
@@ -113,8 +113,8 @@ def _download(repository: str, revision: str | None, progress: Progress | bool |
     except Exception as error:  # whatever the network and its libraries raise
         raise CheckpointError(
             f"{repository}: no such directory here, and it cannot be fetched from the Hub: "
-            f"{show(_first_line(error))}; check the name, the network and your access to it (HF_TOKEN), or give the "
-            "path of a checkpoint on this machine"
+            f"{quoted_text(_first_line(error))}; check the name, the network and your access to it (HF_TOKEN), "
+            "or give the path of a checkpoint on this machine"
         ) from error
     return Path(folder)
 

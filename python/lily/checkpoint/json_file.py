@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from lily.checkpoint.foreign_content import foreign_content
 from lily.checkpoint.read_file import ErrorType, decode_text, exists, read_file
-from lily.checkpoint.show import show, show_path
+from lily.quoting import quoted_path, quoted_text
 
 _DAMAGED = "the file is damaged: restore it from the checkpoint's source"
 _MAX_DEPTH = 64  # of nested objects and lists
@@ -71,7 +71,7 @@ def checked_json_text(data: bytes, where: str, error_type: ErrorType) -> str:
 def _checked_text(data: bytes, where: str, error_type: ErrorType) -> str:
     foreign = foreign_content(data)
     if foreign is not None:
-        raise error_type(f"{show_path(where)}: {foreign}")
+        raise error_type(f"{quoted_path(where)}: {foreign}")
     if not data.strip():
         _fail("is not JSON (the file is empty)", where, error_type)
     if sum(data.count(sign) for sign in (b",", b"[", b"{")) > _MAX_VALUES:
@@ -86,7 +86,7 @@ def _parse(text: str, where: str, error_type: ErrorType, only_finite: bool) -> d
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
-                    _fail(f"the key {show(key)} appears twice in one JSON object", where, error_type)
+                    _fail(f"the key {quoted_text(key)} appears twice in one JSON object", where, error_type)
                 seen.add(key)
         return table
 
@@ -115,7 +115,7 @@ def _parse(text: str, where: str, error_type: ErrorType, only_finite: bool) -> d
     except error_type:
         raise
     except ValueError as error:
-        _fail(f"is not JSON ({show(error)})", where, error_type, error)
+        _fail(f"is not JSON ({quoted_text(error)})", where, error_type, error)
     except RecursionError as error:
         _fail("nests its JSON too deeply", where, error_type, error)
     except MemoryError as error:
@@ -126,7 +126,7 @@ def _parse(text: str, where: str, error_type: ErrorType, only_finite: bool) -> d
 
 
 def _fail(what: str, where: str, error_type: ErrorType, cause: BaseException | None = None) -> NoReturn:
-    raise error_type(f"{show_path(where)}: {what}; {_DAMAGED}") from cause
+    raise error_type(f"{quoted_path(where)}: {what}; {_DAMAGED}") from cause
 
 
 def _is_deeper(value: Any, limit: int) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 from lily.checkpoint.config_fields import ConfigFields
 from lily.checkpoint.names import is_skipped, split_prefix
-from lily.checkpoint.show import show, show_names, show_path, show_value
 from lily.checkpoint.source import MatrixFormat
 from lily.errors import ConfigError
+from lily.quoting import quoted_json, quoted_names, quoted_path, quoted_text
 
 _BLOCKS = ("quantization", "quantization_config")
 _PARAMETERS = ("group_size", "bits", "mode")
@@ -82,7 +82,7 @@ class Quantization:
         parameters = own or self.default
         if parameters is None:
             raise ConfigError(
-                f"{show_path(self.where)}: has no quantization block, but {show(module)} is quantized in the "
+                f"{quoted_path(self.where)}: has no quantization block, but {quoted_text(module)} is quantized in the "
                 "files; take config.json from the same source as the files"
             )
         default = self.default or Parameters()
@@ -92,9 +92,9 @@ class Quantization:
         if mode not in (None, "affine") or bits not in _FORMATS or group_size not in _GROUP_SIZES:
             kind = f"{bits}-bit" if mode in (None, "affine") else mode
             raise ConfigError(
-                f"{show_path(self.where)}: quantization of {show(module)} with mode {show(mode or 'affine')}, "
-                f"bits {show(bits)}, group_size {show(group_size)} is not supported; {_SUPPORTED}. "
-                f"This is {show(kind)}: {_INSTEAD}"
+                f"{quoted_path(self.where)}: quantization of {quoted_text(module)} with mode "
+                f"{quoted_text(mode or 'affine')}, bits {quoted_text(bits)}, group_size {quoted_text(group_size)} "
+                f"is not supported; {_SUPPORTED}. This is {quoted_text(kind)}: {_INSTEAD}"
             )
         return _FORMATS[bits], group_size
 
@@ -129,7 +129,7 @@ def parse_quantization(raw: Mapping[str, Any], where: str, *, plain: bool = Fals
             if plain and name == "quantization_config" and block.get("quant_method") not in _METHODS:
                 logger.warning(
                     "%s: %s of quant_method %s is ignored: the files are not quantized",
-                    show_path(where), name, show_value(block.get("quant_method")),
+                    quoted_path(where), name, quoted_json(block.get("quant_method")),
                 )  # fmt: skip
                 continue
             return _parse_block(block, where)
@@ -139,7 +139,7 @@ def parse_quantization(raw: Mapping[str, Any], where: str, *, plain: bool = Fals
 def _parse_block(block: ConfigFields, where: str) -> Quantization:
     method = block.get("quant_method")
     if method not in _METHODS:
-        shown = show(method) if isinstance(method, str) else show_value(method)
+        shown = quoted_text(method) if isinstance(method, str) else quoted_json(method)
         block.fail("quant_method", f"{shown!r} is unknown quantization; {_SUPPORTED}: {_INSTEAD}")
     overrides: dict[str, Parameters | None] = {}
     unknown = set(_unknown_keys(block))
@@ -150,10 +150,10 @@ def _parse_block(block: ConfigFields, where: str) -> Quantization:
         module = parts[1]
         own = _override(block, key, value, unknown)
         if module in overrides and overrides[module] != own:
-            block.fail(key, f"contradicts another entry for {show(module)}")
+            block.fail(key, f"contradicts another entry for {quoted_text(module)}")
         overrides[module] = own
     if unknown:
-        logger.warning("%s: unknown keys are ignored: %s", show_path(where), show_names(sorted(unknown)))
+        logger.warning("%s: unknown keys are ignored: %s", quoted_path(where), quoted_names(sorted(unknown)))
     return Quantization(where, _parameters(block), overrides)
 
 
@@ -174,7 +174,7 @@ def _override(block: ConfigFields, key: str, value: Any, unknown: set[str]) -> P
         return Parameters() if value else None
     if not isinstance(value, dict):
         block.fail(key, "must be an object, true or false")
-    fields = ConfigFields(value, f"{block.where}: {show(key)}")
+    fields = ConfigFields(value, f"{block.where}: {quoted_text(key)}")
     unknown.update(_unknown_keys(fields))
     return _parameters(fields)
 
@@ -200,5 +200,5 @@ def other_quantization(tensors: Iterable[tuple[str, str]]) -> str:
         kind = next((kind for ending, kind in _OTHER_TENSORS.items() if name.endswith(ending)), None)
         kind = kind or (_OTHER_TYPES.get(dtype) if name.endswith((".weight", ".scales", "_proj")) else None)
         if kind is not None:
-            return f"this is {kind} ({show(name)}), which is not supported: {_INSTEAD}"
+            return f"this is {kind} ({quoted_text(name)}), which is not supported: {_INSTEAD}"
     return ""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lily.checkpoint.foreign_content import foreign_content
-from lily.checkpoint.show import reason, show, show_path
 from lily.errors import LilyError
+from lily.quoting import quoted_path, quoted_text, reason
 from lily.regular_file import open_regular
 
 ErrorType = type[LilyError]
@@ -43,14 +43,14 @@ def open_file(path: Path, error_type: ErrorType, remedy: str = RESTORE) -> Itera
         raise
     except FileNotFoundError as error:
         what = "is a link to a missing file" if path.is_symlink() else "no such file"
-        raise error_type(f"{show_path(path)}: {what}; {remedy}") from error
+        raise error_type(f"{quoted_path(path)}: {what}; {remedy}") from error
     except IsADirectoryError as error:
         raise error_type(
-            f"{show_path(path)}: cannot be read: it is a directory where a file is expected; {remedy}"
+            f"{quoted_path(path)}: cannot be read: it is a directory where a file is expected; {remedy}"
         ) from error
     except (OSError, ValueError) as error:
         raise error_type(
-            f"{show_path(path)}: cannot be read ({show(reason(error))}); check its permissions and the disk, "
+            f"{quoted_path(path)}: cannot be read ({quoted_text(reason(error))}); check its permissions and the disk, "
             f"or {remedy}"
         ) from error
 
@@ -79,14 +79,14 @@ def read_file(path: Path, error_type: ErrorType, *, limit: int, remedy: str = RE
     with open_file(path, error_type, remedy) as (file, status):
         if status.st_size > limit:
             raise error_type(
-                f"{show_path(path)}: {status.st_size} bytes exceed the limit for such a file ({limit}); {remedy}"
+                f"{quoted_path(path)}: {status.st_size} bytes exceed the limit for such a file ({limit}); {remedy}"
             )
         data = read_exactly(file, status.st_size)
         if len(data) != status.st_size or os.fstat(file.fileno()).st_size != status.st_size:
-            raise error_type(f"{show_path(path)}: changed its size while it was read; load the model again")
+            raise error_type(f"{quoted_path(path)}: changed its size while it was read; load the model again")
     foreign = foreign_content(data)
     if foreign is not None:
-        raise error_type(f"{show_path(path)}: {foreign}")
+        raise error_type(f"{quoted_path(path)}: {foreign}")
     return data
 
 
@@ -98,12 +98,12 @@ def read_text(path: Path, error_type: ErrorType, *, limit: int, remedy: str = RE
 def decode_text(data: bytes, where: str, error_type: ErrorType, remedy: str = RESTORE) -> str:
     """UTF-8 text, without a byte order mark; `where` names the file in errors."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) >= 2 and data[0] != data[1] and 0 in data[:2]):
-        raise error_type(f"{show_path(where)}: is not UTF-8 text but UTF-16; save it as UTF-8, or {remedy}")
+        raise error_type(f"{quoted_path(where)}: is not UTF-8 text but UTF-16; save it as UTF-8, or {remedy}")
     try:
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         raise error_type(
-            f"{show_path(where)}: is not UTF-8 text ({error.reason} at byte {error.start}); {remedy}"
+            f"{quoted_path(where)}: is not UTF-8 text ({error.reason} at byte {error.start}); {remedy}"
         ) from error
 
 

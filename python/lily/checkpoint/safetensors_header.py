@@ -11,9 +11,9 @@ from typing import Any
 from lily.checkpoint.foreign_content import foreign_content
 from lily.checkpoint.json_file import parse_json_object
 from lily.checkpoint.read_file import open_file, read_exactly
-from lily.checkpoint.show import show, show_path
 from lily.checkpoint.source import FileIdentity
 from lily.errors import CheckpointError
+from lily.quoting import quoted_path, quoted_text
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_ELEMENTS = 1 << 40
@@ -43,7 +43,9 @@ class TensorEntry:
     @property
     def label(self) -> str:
         """Name, type, shape and file, for errors."""
-        return f"{show_path(self.path)}: tensor {show(self.name)} ({show(self.dtype)} {list(self.shape)})"
+        return (
+            f"{quoted_path(self.path)}: tensor {quoted_text(self.name)} ({quoted_text(self.dtype)} {list(self.shape)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def read_header(path: Path) -> SafetensorsFile:
         data = start[8 : 8 + header]
         data += read_exactly(file, header - len(data))
     if len(data) != header:
-        raise CheckpointError(f"{show_path(path)}: ends within its header; {_REMEDY}")
+        raise CheckpointError(f"{quoted_path(path)}: ends within its header; {_REMEDY}")
     table = parse_json_object(data, str(path), CheckpointError, max_depth=None)
     table.pop("__metadata__", None)
     begin = 8 + header
@@ -82,19 +84,19 @@ def _header_bytes(start: bytes, file_size: int, path: Path) -> int:
     length = int.from_bytes(start[:8], "little")
     foreign = foreign_content(start) if length > file_size - 8 or start[8:9] != b"{" else None
     if foreign is not None:
-        raise CheckpointError(f"{show_path(path)}: {foreign}")
+        raise CheckpointError(f"{quoted_path(path)}: {foreign}")
     if len(start) < 9:
-        raise CheckpointError(f"{show_path(path)}: {file_size} bytes are too few for a safetensors file; {_REMEDY}")
+        raise CheckpointError(f"{quoted_path(path)}: {file_size} bytes are too few for a safetensors file; {_REMEDY}")
     if length > file_size - 8:
         raise CheckpointError(
-            f"{show_path(path)}: its header of {length} bytes is longer than the file ({file_size}); {_REMEDY}"
+            f"{quoted_path(path)}: its header of {length} bytes is longer than the file ({file_size}); {_REMEDY}"
         )
     if length > _MAX_HEADER_BYTES:
         raise CheckpointError(
-            f"{show_path(path)}: its header of {length} bytes exceeds the limit of {_MAX_HEADER_BYTES}; {_REMEDY}"
+            f"{quoted_path(path)}: its header of {length} bytes exceeds the limit of {_MAX_HEADER_BYTES}; {_REMEDY}"
         )
     if length < 2 or start[8:9] != b"{":
-        raise CheckpointError(f"{show_path(path)}: does not begin with a safetensors header; {_REMEDY}")
+        raise CheckpointError(f"{quoted_path(path)}: does not begin with a safetensors header; {_REMEDY}")
     return length
 
 
@@ -106,7 +108,7 @@ def _entry(name: str, value: Any, path: Path, begin: int, file_size: int) -> Ten
     """Check one header entry; `begin` is where the file's data begins."""
 
     def fail(problem: str) -> CheckpointError:
-        return CheckpointError(f"{show_path(path)}: tensor {show(name)}: {problem}; {_REMEDY}")
+        return CheckpointError(f"{quoted_path(path)}: tensor {quoted_text(name)}: {problem}; {_REMEDY}")
 
     if not isinstance(value, dict):
         raise fail("its header entry is not an object")
@@ -119,15 +121,15 @@ def _entry(name: str, value: Any, path: Path, begin: int, file_size: int) -> Ten
         raise fail("its data_offsets are missing or not two non-negative integers below 2^62")
     first, last = offsets
     if first > last:
-        raise fail(f"its data_offsets [{show(first)}, {show(last)}] are reversed")
+        raise fail(f"its data_offsets [{quoted_text(first)}, {quoted_text(last)}] are reversed")
     if begin + last > file_size:
-        raise fail(f"its data ends at byte {show(begin + last)}, beyond the end of the file ({file_size} bytes)")
+        raise fail(f"its data ends at byte {quoted_text(begin + last)}, beyond the end of the file ({file_size} bytes)")
     elements = math.prod(shape)
     if elements > _MAX_ELEMENTS:
         raise fail("its shape has more than 2^40 elements")
     bits = _TYPE_BITS.get(dtype)
     if bits is not None and elements * bits != 8 * (last - first):
-        raise fail(f"{show(dtype)} {shape} takes {elements * bits // 8} bytes but it has {last - first}")
+        raise fail(f"{quoted_text(dtype)} {shape} takes {elements * bits // 8} bytes but it has {last - first}")
     return TensorEntry(name, dtype, tuple(shape), begin + first, last - first, path)
 
 
@@ -136,7 +138,7 @@ def _check_overlap(tensors: tuple[TensorEntry, ...]) -> None:
     for before, after in pairwise(ordered):
         if before.offset + before.size > after.offset:
             raise CheckpointError(
-                f"{show_path(before.path)}: tensors {show(before.name)} and {show(after.name)} overlap "
+                f"{quoted_path(before.path)}: tensors {quoted_text(before.name)} and {quoted_text(after.name)} overlap "
                 f"(bytes {before.offset}..{before.offset + before.size} and "
                 f"{after.offset}..{after.offset + after.size}); {_REMEDY}"
             )

@@ -9,9 +9,9 @@ from pathlib import Path
 from lily.checkpoint.files import CheckpointFiles
 from lily.checkpoint.names import is_skipped, split_prefix, summarise
 from lily.checkpoint.safetensors_header import SafetensorsFile, TensorEntry, read_header
-from lily.checkpoint.show import show, show_path
 from lily.checkpoint.source import FileIdentity
 from lily.errors import CheckpointError
+from lily.quoting import quoted_path, quoted_text
 
 _MAX_NAMED_FILES = 4  # in one error
 
@@ -48,8 +48,9 @@ def read_tensors(files: CheckpointFiles) -> TensorTable:
         prefix, name = parts
         if name in text:
             raise CheckpointError(
-                f"{entry.label}: is the same tensor as {show(text[name].name)} in {show_path(text[name].path)}, "
-                "under another prefix; remove the files that do not belong to the checkpoint"
+                f"{entry.label}: is the same tensor as {quoted_text(text[name].name)} in "
+                f"{quoted_path(text[name].path)}, under another prefix; remove the files that do not belong to the "
+                "checkpoint"
             )
         text[name] = entry
         if not name.startswith("lm_head."):
@@ -66,7 +67,7 @@ def _by_raw_name(headers: list[SafetensorsFile]) -> dict[str, TensorEntry]:
             other = by_name.setdefault(entry.name, entry)
             if other is not entry:
                 raise CheckpointError(
-                    f"{entry.label}: is also in {show_path(other.path)}; "
+                    f"{entry.label}: is also in {quoted_path(other.path)}; "
                     "remove the file that does not belong to the checkpoint"
                 )
     return by_name
@@ -79,12 +80,13 @@ def _check_index(files: CheckpointFiles, by_name: dict[str, TensorEntry]) -> Non
     for raw, file_name in files.weight_map.items():
         entry = by_name.get(raw)
         if entry is None or entry.path != files.directory / file_name:
-            wrong.setdefault(file_name, []).append(show(raw))
+            wrong.setdefault(file_name, []).append(quoted_text(raw))
     if wrong:
         details = "; ".join(
-            f"{show(name)} lacks {summarise(tensors)}" for name, tensors in sorted(wrong.items())[:_MAX_NAMED_FILES]
+            f"{quoted_text(name)} lacks {summarise(tensors)}"
+            for name, tensors in sorted(wrong.items())[:_MAX_NAMED_FILES]
         )
         raise CheckpointError(
-            f"{show_path(files.index)}: does not match its files: {details}; "
+            f"{quoted_path(files.index)}: does not match its files: {details}; "
             "take the index and all shards from the same source"
         )

@@ -11,7 +11,6 @@ from lily.checkpoint.config import LayerType, ModelConfig
 from lily.checkpoint.names import summarise
 from lily.checkpoint.quantization import Quantization, other_quantization
 from lily.checkpoint.safetensors_header import TensorEntry
-from lily.checkpoint.show import show, show_path
 from lily.checkpoint.source import (
     CheckpointSource,
     ElementType,
@@ -23,6 +22,7 @@ from lily.checkpoint.source import (
 )
 from lily.checkpoint.tensors import TensorTable
 from lily.errors import CheckpointError
+from lily.quoting import quoted_path, quoted_text
 
 _ELEMENT_TYPES = {"BF16": ElementType.bfloat16, "F16": ElementType.float16, "F32": ElementType.float32}
 _FLOATS = tuple(_ELEMENT_TYPES)
@@ -150,7 +150,7 @@ class WeightResolver:
         layouts = self._layouts.get(name, {"switch_mlp"})
         if len(layouts) > 1:
             raise CheckpointError(
-                f"{show_path(self._any_path())}: the experts of {show(name)} are stored in several layouts; "
+                f"{quoted_path(self._any_path())}: the experts of {quoted_text(name)} are stored in several layouts; "
                 "remove the files that do not belong to the checkpoint"
             )
         if layouts == {"experts"}:
@@ -196,8 +196,8 @@ class WeightResolver:
                 first.format, first.element_type, first.group_size
             ):  # fmt: skip
                 raise CheckpointError(
-                    f"{block.tensors[0].label}: {show(module)} has another type or quantization than "
-                    f"{show(modules[0])}; all experts of a layer must have the same"
+                    f"{block.tensors[0].label}: {quoted_text(module)} has another type or quantization than "
+                    f"{quoted_text(modules[0])}; all experts of a layer must have the same"
                 )
         self._add_matrix(canonical, rows, columns, blocks)
 
@@ -248,7 +248,7 @@ class WeightResolver:
         for tensor in (scales, biases):
             self._check(tensor, _FLOATS, (*lead, rows, columns // group_size), note=f" (groups of {group_size})")
         if scales.dtype != biases.dtype:
-            self._mismatch(biases, f"has another type than its scales ({show(scales.dtype)})")
+            self._mismatch(biases, f"has another type than its scales ({quoted_text(scales.dtype)})")
         return _Block(format, _ELEMENT_TYPES[scales.dtype], group_size, count or 1, (weight, scales, biases))
 
     def _vector(
@@ -300,7 +300,7 @@ class WeightResolver:
             if kind is LayerType.linear_attention and tensor is not None and len(tensor.shape) == 3:
                 found.setdefault(tensor.shape[1:] == (1, kernel), tensor)
         if len(found) == 2:
-            self._mismatch(found[True], f"has its axes in another order than {show(found[False].name)}")
+            self._mismatch(found[True], f"has its axes in another order than {quoted_text(found[False].name)}")
         if found:
             return True in found
         return not any("switch_mlp" in layouts for layouts in self._layouts.values())
@@ -312,7 +312,7 @@ class WeightResolver:
         raw = (name if name.startswith("lm_head.") else prefix + name for name in self._missing)
         remedy = "download the rest of the checkpoint, or take config.json from the same source as the files"
         raise CheckpointError(
-            f"{show_path(self._any_path())}: {len(self._missing)} tensors are missing: {summarise(raw)}; "
+            f"{quoted_path(self._any_path())}: {len(self._missing)} tensors are missing: {summarise(raw)}; "
             f"{self._other_quantization() or remedy}"
         )
 
@@ -324,10 +324,10 @@ class WeightResolver:
             if name not in self._used:
                 (unneeded if self._tied and name.startswith("lm_head.") else unexpected).append(entry)
         if unexpected:
-            names = summarise(show(entry.name) for entry in unexpected)
+            names = summarise(quoted_text(entry.name) for entry in unexpected)
             remedy = "take config.json and the files from one supported source"
             raise CheckpointError(
-                f"{show_path(unexpected[0].path)}: {len(unexpected)} tensors have no place in the model that "
+                f"{quoted_path(unexpected[0].path)}: {len(unexpected)} tensors have no place in the model that "
                 f"config.json describes: {names}; {self._other_quantization() or remedy}"
             )
         return unneeded

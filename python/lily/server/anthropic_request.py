@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lily.chat import TurnOptions
 from lily.server.answer_forms import form_field, form_of, known_form
 from lily.server.anthropic_history import added_tools, read_anthropic_messages, read_system
 from lily.server.content_parts import PartReader
@@ -15,7 +16,7 @@ from lily.server.request_rules import MESSAGES_RULES
 from lily.server.service import Service
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
-from lily.server.turns import ChatRequest
+from lily.server.turns import ChatRequest, errors_at
 from lily.server.work_limits import check_counts
 
 __all__ = ["anthropic_chat_request"]
@@ -45,13 +46,16 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     thinking, budget = _thinking(service, fields)
     form = _format(service, fields)
     seen = tools.for_model(history.messages, with_form=form is not None)
-    options = {
-        "stop": fields.strings(fields.take("stop_sequences", "stop"), 16),
-        "tool_choice": seen.choice,
-        "parallel_tool_calls": parallel,
-        "max_thinking_tokens": budget,
-        "response_format": form,
-    }
+    with errors_at(history.places, "output_config.format"):
+        options = TurnOptions(
+            stop=fields.strings(fields.take("stop_sequences", "stop"), 16),
+            tool_choice=seen.choice,
+            parallel_tool_calls=parallel,
+            max_thinking_tokens=budget,
+            response_format=form,
+            sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
+            continue_answer=begun,
+        )
     thread = fields.any("thread")
     if isinstance(thread, dict) and thread.get("type") == "create":
         fields.warnings.add("thread is ignored: this server keeps no conversations")
@@ -61,13 +65,11 @@ def anthropic_chat_request(service: Service, fields: Fields, steps: Steps) -> Ch
     return ChatRequest(
         messages=seen.messages,
         tools=seen.functions,
-        sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options=options,
         later_system=service.options.later_system,
         places=history.places,
         format_field="output_config.format",
-        begun=begun,
         tools_of_client=tools,
     )
 

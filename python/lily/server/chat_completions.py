@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lily.chat import ContentDelta, Done, TokenLogprob, ToolCall, ToolCallDelta, ToolCallEvent
+from lily.chat import ContentDelta, Done, TokenLogprob, ToolCall, ToolCallDelta, ToolCallEvent, TurnOptions
 from lily.chat.events import Event
 from lily.server.answer_forms import form_of
 from lily.server.chat_history import read_chat_messages
@@ -36,7 +36,7 @@ from lily.server.request_warnings import Warnings
 from lily.server.service import Service
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
-from lily.server.turns import ChatRequest, chat_work
+from lily.server.turns import ChatRequest, chat_work, errors_at
 from lily.server.work_limits import check_counts
 
 __all__ = ["chat_completions", "chat_request", "stream_options"]
@@ -50,7 +50,7 @@ async def chat_completions(service: Service, request: Request, fields: Fields) -
         form = _ChunkFormat(head, include_usage, writer, fields.warnings)
         return fields.warnings.put_into(await start_stream(service, request, work, form))
     replies, ticket = await collect_answers(service, request, work, wanted.choices)
-    with_logprobs = wanted.options.get("logprobs") is not None
+    with_logprobs = wanted.options.logprobs is not None
     body = _completion(head, replies, ticket, writer, with_logprobs=with_logprobs)
     dones = [reply.answer.done for reply in replies]
     return fields.warnings.put_into(JsonResponse({**body, **fields.warnings.body(dones)}))
@@ -85,20 +85,22 @@ def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
         raise unsupported("modalities", "this server reads and writes text only")
     form = form_of(fields)
     seen = tools.for_model(history.messages, with_form=form is not None)
-    options: dict[str, Any] = {
-        "stop": stops_of(service, fields),
-        "response_format": form,
-        "tool_choice": seen.choice,
-        "parallel_tool_calls": fields.flag("parallel_tool_calls", fields.any("functions") is None),
-        "max_thinking_tokens": budget,
-        "logprobs": _logprobs(fields),
-        "max_tokens": token_limit(fields, "max_completion_tokens", "max_tokens", "n_predict", "num_predict", low=1),
-    }
+    with errors_at(history.places):
+        options = TurnOptions(
+            stop=stops_of(service, fields),
+            response_format=form,
+            tool_choice=seen.choice,
+            parallel_tool_calls=fields.flag("parallel_tool_calls", fields.any("functions") is None),
+            max_thinking_tokens=budget,
+            logprobs=_logprobs(fields),
+            max_tokens=token_limit(fields, "max_completion_tokens", "max_tokens", "n_predict", "num_predict", low=1),
+            sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
+            continue_answer=begun,
+        )
     CHAT_RULES.apply(fields, strict=strict)
     return ChatRequest(
         messages=seen.messages,
         tools=seen.functions or None,
-        sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
         options=options,
         choices=fields.integer("n", 1, 16) or 1,
@@ -106,7 +108,6 @@ def chat_request(service: Service, fields: Fields, steps: Steps) -> ChatRequest:
         later_system=service.options.later_system,
         template_options=template_options,
         places=history.places,
-        begun=begun,
         tools_of_client=tools,
     )
 

@@ -17,6 +17,7 @@ from lily.chat.events import Event
 from lily.server.answer_forms import form_of
 from lily.server.chat_completions import stream_options
 from lily.server.context_errors import too_long
+from lily.server.continuations import RawRequest, raw_work
 from lily.server.delivery import collect_answers, sse, start_stream
 from lily.server.engine import PrefillProgress
 from lily.server.errors import ApiError, openai_body, unsupported
@@ -27,7 +28,7 @@ from lily.server.request_rules import COMPLETION_RULES
 from lily.server.request_warnings import Warnings
 from lily.server.service import Service
 from lily.server.steps import Steps
-from lily.server.turns import RawRequest, encoded, raw_work
+from lily.server.turns import encoded
 
 __all__ = ["completions"]
 

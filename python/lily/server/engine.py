@@ -87,9 +87,9 @@ class Ticket:
         A waiting request leaves the queue at once, with all that it holds.
         """
         self._cancelled.set()
-        if self._engine._remove(self):
+        if self._engine.remove(self):
             self._work = None
-            self._put(Failure(CancelledError("the request was cancelled while it waited")))
+            self.put(Failure(CancelledError("the request was cancelled while it waited")))
         cancel_work = self._cancel_work
         if cancel_work is not None:
             cancel_work()
@@ -119,9 +119,10 @@ class Ticket:
         """Report progress of a prefill; raises CancelledError if nobody waits for it any more."""
         if self.cancelled:
             raise CancelledError("the client has disconnected")
-        self._put(PrefillProgress(done, total))
+        self.put(PrefillProgress(done, total))
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Do the work, in the engine's thread."""
         self.started_at = time.perf_counter()
         work, self._work = self._work, None
         end: Item = Finished()
@@ -130,7 +131,7 @@ class Ticket:
                 raise CancelledError("the request was cancelled while it waited")
             with contextlib.closing(work(self)) as items:  # type: ignore[type-var]
                 for item in items:
-                    self._put(item)
+                    self.put(item)
                     if self._items.qsize() > _MOST_ITEMS:
                         raise CancelledError("the client does not read its answer")
                     if self.cancelled:
@@ -138,9 +139,10 @@ class Ticket:
         except BaseException as error:  # whatever it is, the client gets it and the engine continues
             end = Failure(without_frames(error))
         self._cancel_work = None
-        self._put(end)
+        self.put(end)
 
-    def _put(self, item: Item) -> None:
+    def put(self, item: Item) -> None:
+        """Hand an item to the event loop, from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
         except RuntimeError:  # the loop is closed
@@ -206,7 +208,7 @@ class Engine:
         if self._thread.is_alive():
             logger.error("the running request did not end within %g seconds", seconds)
             if running is not None:
-                running._put(Failure(CancelledError("the server is shutting down")))
+                running.put(Failure(CancelledError("the server is shutting down")))
 
     def _loop(self) -> None:
         while True:
@@ -218,10 +220,10 @@ class Engine:
                     return
                 ticket = self._waiting.pop()
                 self._running = ticket
-            ticket._run()
+            ticket.run()
             del ticket  # its work holds a session
 
-    def _remove(self, ticket: Ticket) -> bool:
+    def remove(self, ticket: Ticket) -> bool:
         """Take a ticket out of the queue; False if it is not there any more."""
         with self._changed:
             return self._waiting.remove(ticket.client, ticket)

@@ -31,7 +31,7 @@ from lily.server.openai_fields import token_limit
 from lily.server.request_warnings import Warnings
 from lily.server.service import Service
 from lily.server.steps import Steps
-from lily.server.turns import chat_work, prompt_length
+from lily.server.turns import chat_work, errors_at, prompt_length
 
 __all__ = ["count_tokens", "messages"]
 
@@ -54,7 +54,9 @@ def _prepared(steps: Steps, service: Service, fields: Fields) -> tuple[str, Work
     name = service.model_name(fields)
     fields.required("max_tokens")
     wanted = anthropic_chat_request(service, fields, steps)
-    options = {**wanted.options, "max_tokens": token_limit(fields, "max_tokens")}  # 0 only fills the cache
+    with errors_at(wanted.places, wanted.format_field):
+        limit = token_limit(fields, "max_tokens")  # 0 only fills the cache
+        options = dataclasses.replace(wanted.options, max_tokens=limit)
     stream = fields.flag("stream", False)
     service.finish_fields(fields)
     work = chat_work(service.model, dataclasses.replace(wanted, options=options), steps, call_deltas=stream)

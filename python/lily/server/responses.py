@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lily.chat.options import resolve_sampling
 from lily.server.call import call_of
 from lily.server.chat_completions import stream_options
 from lily.server.delivery import collect_answers, start_stream
@@ -100,7 +101,7 @@ def _prepared(steps: Steps, service: Service, fields: Fields, owner: str) -> _Pr
     wanted = responses_chat_request(service, fields, service.responses, owner, steps)
     stream = fields.flag("stream", False)
     stream_options(service, fields, stream)
-    head = _head(name, fields, wanted, fields.flag("store", True))
+    head = _head(service, name, fields, wanted)
     include = fields.items("include") or []
     service.finish_fields(fields)
     items = _kept_items(service, fields, owner) if head["store"] else []
@@ -210,7 +211,8 @@ def _listed(item: Mapping[str, Any]) -> dict[str, Any]:
     return listed
 
 
-def _head(name: str, fields: Fields, wanted: ChatRequest, store: bool) -> dict[str, Any]:
+def _head(service: Service, name: str, fields: Fields, wanted: ChatRequest) -> dict[str, Any]:
+    sampling = resolve_sampling(service.model, wanted.options.sampling)
     echoed = {key: fields.any(key, _ECHO_DEFAULTS.get(key)) for key in _ECHOED}
     return {
         "id": f"resp_{secrets.token_hex(16)}",
@@ -218,9 +220,9 @@ def _head(name: str, fields: Fields, wanted: ChatRequest, store: bool) -> dict[s
         "created_at": int(time.time()),
         "model": name,
         **echoed,
-        "temperature": wanted.sampling.temperature,
-        "top_p": wanted.sampling.top_p,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
         "background": False,
-        "store": store,
+        "store": fields.flag("store", True),
         "truncation": "disabled",
     }

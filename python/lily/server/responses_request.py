@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lily.chat import TurnOptions
 from lily.chat.grammars import check_response_format
 from lily.errors import InvalidArgumentError
 from lily.server.answer_forms import form_field, form_of, known_form
@@ -18,7 +19,7 @@ from lily.server.responses_history import ResponsesReader
 from lily.server.service import Service
 from lily.server.steps import Steps
 from lily.server.tool_definitions import RequestTools
-from lily.server.turns import ChatRequest
+from lily.server.turns import ChatRequest, errors_at
 from lily.server.work_limits import check_counts
 
 __all__ = ["WITH_SEALED_REASONING", "input_items", "responses_chat_request"]
@@ -81,28 +82,29 @@ def responses_chat_request(
     form = _format(service, fields)
     RESPONSES_RULES.apply(fields, strict=strict)
     seen = tools.for_model(history.messages, with_form=form is not None)
+    limits = ("max_output_tokens", "max_completion_tokens", "max_tokens", "n_predict")
+    with errors_at(history.places, "text.format"):
+        options = TurnOptions(
+            sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
+            max_tokens=token_limit(fields, *limits, low=1),
+            max_thinking_tokens=budget,
+            stop=stops_of(service, fields),
+            response_format=form,
+            tool_choice=seen.choice,
+            parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+            logprobs=(top or 0) if with_logprobs else None,
+            continue_answer=begun,
+        )
     return ChatRequest(
         messages=seen.messages,
         tools=seen.functions,
-        sampling=sampling_of(fields, service.model.default_sampling, service.model.sampled_vocab_size),
         thinking=thinking,
-        options={
-            "max_tokens": token_limit(
-                fields, "max_output_tokens", "max_completion_tokens", "max_tokens", "n_predict", low=1
-            ),
-            "max_thinking_tokens": budget,
-            "stop": stops_of(service, fields),
-            "response_format": form,
-            "tool_choice": seen.choice,
-            "parallel_tool_calls": fields.flag("parallel_tool_calls", True),
-            "logprobs": (top or 0) if with_logprobs else None,
-        },
+        options=options,
         preserve_thinking=template_options.pop("preserve_thinking", False) is True,
         later_system=service.options.later_system,
         template_options=template_options,
         places=history.places,
         format_field="text.format",
-        begun=begun,
         tools_of_client=tools,
     )
 

@@ -11,9 +11,8 @@ import jinja2
 from lily.arguments import as_items, as_path, check_text
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import TEMPLATE_LIMIT, TOKENIZER_CONFIG_LIMIT, exists, read_text
-from lily.checkpoint.show import show, show_names, show_path
 from lily.errors import InvalidArgumentError, TemplateError
-from lily.quoting import quoted
+from lily.quoting import quoted, quoted_names, quoted_path, quoted_text
 from lily.text.messages import prepare_messages, whole_characters
 from lily.text.template_budget import OUTPUT_LIMIT, rendering_budget
 from lily.text.template_environment import TemplateRefusal, bounded_range, make_environment
@@ -54,7 +53,7 @@ class ChatTemplate:
             raise TemplateError(f"special_tokens must be a mapping, not a {type(special_tokens).__name__}")
         if len(source) > TEMPLATE_LIMIT:
             raise TemplateError(
-                f"{show_path(origin)}: {len(source)} characters exceed the limit for a template ({TEMPLATE_LIMIT})"
+                f"{quoted_path(origin)}: {len(source)} characters exceed the limit for a template ({TEMPLATE_LIMIT})"
             )
         self._source = source
         self._origin = origin
@@ -62,10 +61,10 @@ class ChatTemplate:
         try:
             self._template = make_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(f"{show_path(origin)}, line {error.lineno}: {show(error.message)}") from error
+            raise TemplateError(f"{quoted_path(origin)}, line {error.lineno}: {quoted_text(error.message)}") from error
         except Exception as error:  # deep nesting and constant folding fail in many ways
             raise TemplateError(
-                f"{show_path(origin)}: cannot be compiled ({type(error).__name__}: {show(error)})"
+                f"{quoted_path(origin)}: cannot be compiled ({type(error).__name__}: {quoted_text(error)})"
             ) from error
 
     @classmethod
@@ -102,13 +101,13 @@ class ChatTemplate:
             templates = named_templates(path, fields.get("chat_template"), TemplateError)
         if not templates:
             raise TemplateError(
-                f"{show_path(directory)}: no chat template, neither chat_template.jinja nor chat_template in "
+                f"{quoted_path(directory)}: no chat template, neither chat_template.jinja nor chat_template in "
                 "tokenizer_config.json or chat_template.json; add one of them, or use raw prompts"
             )
         if name not in templates:
             raise TemplateError(
-                f"{show_path(directory)}: no chat template named {show(repr(name))}; there are "
-                f"{show_names(sorted(templates))}"
+                f"{quoted_path(directory)}: no chat template named {quoted_text(repr(name))}; there are "
+                f"{quoted_names(sorted(templates))}"
             )
         origin = f"{path}, chat_template {name!r}"
         return cls(templates[name], special_tokens=config.special_tokens, origin=origin)
@@ -163,10 +162,10 @@ class ChatTemplate:
         except TemplateError:
             raise
         except TemplateRefusal as error:
-            raise TemplateError(f"the chat template refuses the messages: {show(error)}") from error
+            raise TemplateError(f"the chat template refuses the messages: {quoted_text(error)}") from error
         except Exception as error:  # a template can fail in every way that Python code can
             raise TemplateError(
-                f"the chat template: rendering failed ({type(error).__name__}: {show(error)})"
+                f"the chat template: rendering failed ({type(error).__name__}: {quoted_text(error)})"
             ) from error
 
     def _generate(self, variables: dict[str, Any]) -> str:

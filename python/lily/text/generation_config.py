@@ -10,8 +10,8 @@ from typing import Any
 from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import GENERATION_CONFIG_LIMIT
-from lily.checkpoint.show import show_path, show_value
 from lily.errors import ConfigError
+from lily.quoting import quoted_json, quoted_path
 
 __all__ = ["GenerationDefaults", "read_generation_defaults"]
 
@@ -61,15 +61,17 @@ def read_generation_defaults(directory: Path | str) -> GenerationDefaults:
     fields = read_optional_json_object(path, ConfigError, limit=GENERATION_CONFIG_LIMIT, only_finite=False) or {}
     do_sample = fields.get("do_sample")
     if do_sample is not None and not isinstance(do_sample, bool):
-        raise ConfigError(f"{show_path(path)}: do_sample must be true, false or null, but is {show_value(do_sample)}")
+        raise ConfigError(
+            f"{quoted_path(path)}: do_sample must be true, false or null, but is {quoted_json(do_sample)}"
+        )
     top_k = fields.get("top_k")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k < 1 << 63):
         raise ConfigError(
-            f"{show_path(path)}: top_k must be an integer from 0 to 2^63 - 1 or null, but is {show_value(top_k)}"
+            f"{quoted_path(path)}: top_k must be an integer from 0 to 2^63 - 1 or null, but is {quoted_json(top_k)}"
         )
     penalty = _number(path, fields, "repetition_penalty", math.inf)
     if penalty == 0:
-        raise ConfigError(f"{show_path(path)}: repetition_penalty must be above 0")
+        raise ConfigError(f"{quoted_path(path)}: repetition_penalty must be above 0")
     return GenerationDefaults(
         do_sample=do_sample,
         temperature=_number(path, fields, "temperature", math.inf),
@@ -85,12 +87,12 @@ def _number(path: Path, fields: dict[str, Any], name: str, highest: float) -> fl
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigError(f"{show_path(path)}: {name} must be a number or null, but is {show_value(value)}")
+        raise ConfigError(f"{quoted_path(path)}: {name} must be a number or null, but is {quoted_json(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or not 0 <= number <= highest:
         limits = "at least 0" if highest == math.inf else f"from 0 to {highest:g}"
-        raise ConfigError(f"{show_path(path)}: {name} must be a finite number, {limits}, but is {show_value(value)}")
+        raise ConfigError(f"{quoted_path(path)}: {name} must be a finite number, {limits}, but is {quoted_json(value)}")
     return number

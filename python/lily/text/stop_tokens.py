@@ -8,8 +8,8 @@ from typing import Any
 from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import CONFIG_LIMIT
-from lily.checkpoint.show import show, show_path, show_value
 from lily.errors import ConfigError, TokenizerError
+from lily.quoting import quoted_json, quoted_path, quoted_text
 from lily.text.tokenizer import Tokenizer
 from lily.text.tokenizer_config import read_tokenizer_config
 from lily.whole_numbers import whole_number
@@ -58,12 +58,13 @@ def _ids(path: Path, field: str, value: Any, vocab_size: int) -> set[int]:
     for entry in entries:
         if isinstance(entry, bool) or not isinstance(entry, int):
             raise ConfigError(
-                f"{show_path(path)}: {field} must be an integer, a list of integers or null, but "
-                f"contains {show_value(entry)}"
+                f"{quoted_path(path)}: {field} must be an integer, a list of integers or null, but "
+                f"contains {quoted_json(entry)}"
             )
         if not 0 <= entry < vocab_size:
             raise ConfigError(
-                f"{show_path(path)}: {field} contains {show_value(entry)}, outside the vocabulary of {vocab_size} ids"
+                f"{quoted_path(path)}: {field} contains {quoted_json(entry)}, outside the vocabulary of "
+                f"{vocab_size} ids"
             )
     return set(entries)
 
@@ -75,10 +76,10 @@ def _tokenizer_stop(directory: Path, tokenizer: Tokenizer, vocab_size: int) -> s
     token_id = tokenizer.token_id(token)
     path = directory / "tokenizer_config.json"
     if token_id is None:
-        raise TokenizerError(f"{show_path(path)}: eos_token {show(repr(token))} is not in tokenizer.json")
+        raise TokenizerError(f"{quoted_path(path)}: eos_token {quoted_text(repr(token))} is not in tokenizer.json")
     if token_id >= vocab_size:
         raise TokenizerError(
-            f"{show_path(path)}: eos_token {show(repr(token))} has id {token_id}, "
+            f"{quoted_path(path)}: eos_token {quoted_text(repr(token))} has id {token_id}, "
             f"outside the vocabulary of {vocab_size} ids"
         )
     return {token_id}

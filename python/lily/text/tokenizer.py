@@ -12,9 +12,8 @@ import tokenizers
 from lily.arguments import as_flag, as_path, as_stream, check_callable
 from lily.checkpoint.json_file import checked_json_text
 from lily.checkpoint.read_file import TOKENIZER_LIMIT, exists, read_file
-from lily.checkpoint.show import show, show_path
 from lily.errors import InvalidArgumentError, TokenizerError
-from lily.quoting import quoted
+from lily.quoting import quoted, quoted_path, quoted_text
 from lily.text.detokenizer import StreamingDetokenizer
 from lily.text.safe_borders import SafeBorders
 from lily.text.text_marks import pattern_of
@@ -77,7 +76,7 @@ class Tokenizer:
         path = as_path("path", path, TokenizerError)
         if not exists(path):
             raise TokenizerError(
-                f"{show_path(path.parent)}: {path.name} is missing; put the checkpoint's {path.name} there, "
+                f"{quoted_path(path.parent)}: {path.name} is missing; put the checkpoint's {path.name} there, "
                 "or use token ids instead of text"
             )
         data = read_file(path, TokenizerError, limit=TOKENIZER_LIMIT)
@@ -247,7 +246,7 @@ def _build(source: str, origin: str) -> tokenizers.Tokenizer:
         raise
     except BaseException as error:  # a panic in the Rust library is not an Exception
         raise TokenizerError(
-            f"{show_path(origin)}: not a usable tokenizer ({show(error)}); download the file again"
+            f"{quoted_path(origin)}: not a usable tokenizer ({quoted_text(error)}); download the file again"
         ) from error
     if not isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel):
         kind = type(tokenizer.decoder).__name__

@@ -10,8 +10,8 @@ from typing import Any
 from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import TOKENIZER_CONFIG_LIMIT
-from lily.checkpoint.show import show_path
 from lily.errors import LilyError, TokenizerError
+from lily.quoting import quoted_path
 
 __all__ = ["TokenizerConfig", "named_templates", "read_tokenizer_config"]
 
@@ -54,7 +54,7 @@ def _token_text(path: Path, name: str, value: Any) -> str:
     # Older writers store the whole AddedToken as an object.
     text = value.get("content") if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise TokenizerError(f"{show_path(path)}: {name} must be a string, an object with a content string, or null")
+        raise TokenizerError(f"{quoted_path(path)}: {name} must be a string, an object with a content string, or null")
     return text
 
 
@@ -69,7 +69,8 @@ def named_templates(path: Path, value: Any, error_type: type[LilyError]) -> dict
         name, source = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(source, str):
             raise error_type(
-                f"{show_path(path)}: chat_template must be a string or a list of objects with strings name and template"
+                f"{quoted_path(path)}: chat_template must be a string or a list of objects with strings "
+                "name and template"
             )
         templates[name] = source
     return templates
