@@ -30,6 +30,13 @@ with load(directory) as model, model.session() as session:
     ctypes.string_at(end - 4096, 1)
 """
 LIBRARY = "load = lambda directory: lily.Model.load(directory, threads=1)\n"
+SERVER = """
+import uvicorn
+from lily.server import serve
+uvicorn.Server.run = lambda self, sockets=None: setattr(self, "started", True)
+with lily.Model.load("lily-tiny", threads=1) as served:
+    serve(served, port=0)
+"""
 COMMAND_LINE = "from lily.cli.loading import load_model\nload = lambda directory: load_model(directory, threads=1)\n"
 
 
@@ -44,8 +51,9 @@ def fault(directory: Path, setup: str) -> subprocess.CompletedProcess[str]:
     return result
 
 
-def test_the_command_line_and_the_server_name_the_file(directory: Path) -> None:
-    lines = fault(directory, COMMAND_LINE).stderr.splitlines()
+@pytest.mark.parametrize("setup", [COMMAND_LINE, SERVER + LIBRARY])
+def test_the_command_line_and_the_server_name_the_file(directory: Path, setup: str) -> None:
+    lines = fault(directory, setup).stderr.splitlines()
     named = [line for line in lines if line.startswith("lily: ")]
     assert len(named) == 1
     assert str(directory / "model-00002-of-00002.safetensors") in named[0]

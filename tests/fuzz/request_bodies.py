@@ -81,8 +81,10 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": MESSAGES,
     "/v1/messages/count_tokens": {key: value for key, value in MESSAGES.items() if key != "max_tokens"},
     "/v1/responses": RESPONSES,
+    "/v1/responses/input_tokens": {key: value for key, value in RESPONSES.items() if key != "max_output_tokens"},
     "/v1/completions": COMPLETIONS,
     "/tokenize": {"prompt": "a", "parse_special": False},
     "/detokenize": {"tokens": [1, 2]},
 }
+UNLIMITED = ("/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v1/responses/input_tokens")  # no answer
 LIMITS = ("max_tokens", "max_output_tokens", "max_completion_tokens", "n")

@@ -44,7 +44,7 @@ def changed(body, path, value):
 @pytest.mark.parametrize("path", BODIES)
 def test_changed_bodies(client, path):
     body = BODIES[path]
-    if path == "/v1/responses":
+    if path.startswith("/v1/responses"):
         pytest.importorskip("llguidance")
     assert client.post(path, json=body).status_code == 200
     where = st.sampled_from([one for one in places(body) if one[-1] not in LIMITS])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from lily import _core
 from lily.arguments import check_text, one_of
 from lily.errors import InvalidArgumentError
 from lily.server.app import create_app
@@ -94,6 +95,7 @@ def run_server(
         **uvicorn_options(options),
     )
     server = _Server(config, options.shutdown_seconds, last_resort)
+    _core.report_mapping_faults()  # names a file that is truncated under the model; a handler of the host's stays
     with _sigterm_returns(), _short_access_log():
         try:
             server.run()

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fuzz.mutations import mutated_bytes, mutated_json
-from fuzz.request_bodies import BODIES, LIMITS
+from fuzz.request_bodies import BODIES, LIMITS, UNLIMITED
 from fuzz.target import Attempt, Target
 from lily import Model
 from lily.server import ServerOptions, create_app
@@ -70,7 +70,7 @@ def _changed(path: str, value: Any, rng: random.Random) -> None:
     for name in LIMITS:
         if isinstance(value.get(name), int) and value[name] > 4:
             value[name] = 4
-    if path not in ("/tokenize", "/detokenize", "/v1/messages/count_tokens") and not set(LIMITS[:3]) & set(value):
+    if path not in UNLIMITED and not set(LIMITS[:3]) & set(value):
         value["max_output_tokens" if path.endswith("responses") else "max_tokens"] = 2
 
 
