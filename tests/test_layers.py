@@ -55,8 +55,8 @@ def test_includes(tree: Path, file: str, include: str, found: int) -> None:
         ("cache/a.py", "from lily import server", 1),
         ("cache/a.py", "if TYPE_CHECKING:\n    from lily.model import Model", 0),
         ("cache/a.py", "def f():\n    from lily.chat import Chat", 1),
-        ("model_text.py", "def f():\n    from lily.chat import Chat", 0),
-        ("model.py", "from lily.chat import Chat", 1),
+        ("model/text.py", "def f():\n    from lily.chat import Chat", 0),
+        ("model/model.py", "from lily.chat import Chat", 1),
         ("novelty.py", "import lily", 1),
     ],
 )
@@ -83,8 +83,8 @@ def test_private_names(tree: Path, code: str, found: int) -> None:
 
 
 def test_a_circle_within_one_line(tree: Path) -> None:
-    write(tree / "lily" / "session.py", "from lily.snapshot import Snapshot\n")
-    write(tree / "lily" / "snapshot.py", "from lily.generation import Generation\n")
+    write(tree / "lily" / "session" / "a.py", "from lily.identity.b import B\n")
+    write(tree / "lily" / "identity" / "b.py", "from lily.text.c import C\n")
     assert [*check_layers.package_findings()] == []
-    write(tree / "lily" / "generation.py", "from lily.session import Session\n")
+    write(tree / "lily" / "text" / "c.py", "from lily.session.a import A\n")
     assert "circle" in "".join(check_layers.package_findings())

@@ -23,23 +23,20 @@ PACKAGE = ROOT / "python" / "lily"
 # From the ground up. The layers of one line do not know each other.
 CORE_LAYERS = (("base",), ("weights",), ("cpu", "device"), ("gpu",), ("engine",), ("bind",))
 PACKAGE_LAYERS = (
-    ("_core", "_version", "errors", "extras", "interpreters", "quoting"),
-    ("whole_numbers", "arguments", "token_ids", "regular_file", "cache_folder"),
-    ("checkpoint", "sampling", "gpu_options"),
-    ("text",),
-    ("_native", "engine_options", "file_digest", "session_header", "partial_files", "digest_records"),
-    ("loaded_file", "fingerprint"),
-    ("generation", "snapshot", "session", "session_file", "open_objects"),
+    ("_core", "_version", "errors"),
+    ("checks",),
+    ("files",),
+    ("checkpoint", "sampling"),
+    ("text", "identity", "session"),
     ("cache",),
-    ("model_loading", "model_text", "model_facts"),
     ("model",),
     ("chat",),
-    ("step_report", "notebook", "doctor", "verify", "bench"),
+    ("notebook", "doctor", "verify", "bench"),
     ("server",),
     ("cli",),
 )
 # Imports inside functions that go up on purpose: what they need is loaded only when somebody asks for it.
-LAZY = {("model_text", "chat"), ("model_facts", "notebook"), ("chat", "notebook"), ("session", "notebook")}
+LAZY = {("model", "chat"), ("model", "notebook"), ("chat", "notebook"), ("session", "notebook")}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w/.]+)"', re.M)
 

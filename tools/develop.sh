@@ -26,7 +26,7 @@ export PATH="$PWD/.venv/bin:$PATH" PIP_DISABLE_PIP_VERSION_CHECK=1
 pip install -q scikit-build-core cmake ninja pre-commit codespell $(python tools/requirements.py dev)
 launcher=()
 command -v ccache >/dev/null && launcher=(-Ccmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
-pip install -q --no-build-isolation --no-deps -e . -Ceditable.rebuild=true -Cbuild-dir=build/develop \
+pip install -q --no-build-isolation --no-deps -e . -Ceditable.rebuild=true -Ceditable.verbose=false -Cbuild-dir=build/develop \
   -Ccmake.define.LILY_BUILD_TESTS=ON "${launcher[@]}"
 [[ ! -d .git ]] || pre-commit install
 printf 'Ready: source .venv/bin/activate, then pytest -q --quick (a minute) or pytest -q (everything).\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from lily.interpreters import require_main_interpreter
+from lily.checks.interpreters import require_main_interpreter
 
 require_main_interpreter()
 
@@ -13,15 +13,14 @@ require_main_interpreter()
 from lily import errors
 from lily._version import __version__
 from lily.bench.ablation import ablate
+from lily.bench.step_report import step_report
 from lily.checkpoint import Plan, plan
-from lily.engine_options import available_backends
 from lily.errors import LilyError
-from lily.gpu_options import GpuOptions
 from lily.model import Model
+from lily.model.engine_options import available_backends
+from lily.model.gpu_options import GpuOptions
 from lily.sampling import Sampling
-from lily.session import Session
-from lily.snapshot import Snapshot
-from lily.step_report import step_report
+from lily.session import Session, Snapshot
 
 if TYPE_CHECKING:
     Options = GpuOptions

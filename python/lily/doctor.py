@@ -13,8 +13,8 @@ from typing import Any
 
 from lily import _core
 from lily._version import __version__
-from lily.engine_options import available_backends, choose_backend
 from lily.errors import LilyError
+from lily.model.engine_options import available_backends, choose_backend
 
 __all__ = ["Diagnosis", "MetalDiagnosis", "diagnose"]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lily.arguments import as_stream
+from lily.checks.arguments import as_stream
 from lily.errors import BusyError, MissingExtraError
 
 if TYPE_CHECKING:

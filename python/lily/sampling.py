@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from lily import _core
+from lily.checks.quoting import quoted
+from lily.checks.whole_numbers import whole_number
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
-from lily.whole_numbers import whole_number
 
 __all__ = ["Sampling"]
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from lily import regular_file, session_file
 from lily.errors import CheckpointError, ContextOverflowError, InvalidArgumentError, LilyError, NonFiniteError
+from lily.files import regular_file
+from lily.session import session_file
 
 HUGE = 6_000_000_000  # bytes
 
@@ -329,7 +330,7 @@ def test_a_failed_save_leaves_nothing(model, tmp_path, monkeypatch):
         def fail(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        for name in ("os.fsync", "pathlib.Path.replace", "lily.session_file._write_all"):
+        for name in ("os.fsync", "pathlib.Path.replace", "lily.session.session_file._write_all"):
             with monkeypatch.context() as patch:
                 patch.setattr(name, fail)
                 with pytest.raises(OSError, match="No space left"):

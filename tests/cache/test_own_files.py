@@ -17,7 +17,7 @@ from cache_helpers import assert_like_cold, session_files
 
 from lily import Model
 from lily.cache.own_files import CacheDirectory
-from lily.file_digest import FileStamp
+from lily.files.file_digest import FileStamp
 from lily_tiny import CHECKPOINT
 
 MIB = 1 << 20
@@ -250,7 +250,7 @@ def test_the_limit_holds_over_all_processes(load, tmp_path):
 
 SLOW = """
 import time
-from lily import session_file
+from lily.session import session_file
 session_file._check_finite = lambda *_: time.sleep(0.2)
 """
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from cache_helpers import session_files
 
-from lily import Model, digest_records, fingerprint
+from lily import Model
 from lily.cache import snapshot_store
 from lily.checkpoint import read_checkpoint
-from lily.digest_records import DigestRecords
 from lily.errors import CheckpointError
-from lily.fingerprint import WeightsIdentity
+from lily.identity import digest_records, fingerprint
+from lily.identity.digest_records import DigestRecords
+from lily.identity.fingerprint import WeightsIdentity
 from synthetic import Options, random_config, write_checkpoint
 
 IDS = list(range(80))

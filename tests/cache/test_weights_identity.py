@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lily import Model, digest_records, file_digest, fingerprint
+from lily import Model
 from lily.cache import disk_writer, snapshot_store
 from lily.checkpoint import read_checkpoint
-from lily.digest_records import DigestRecords
 from lily.errors import CancelledError, CheckpointError
-from lily.file_digest import FileStamp
-from lily.fingerprint import WeightsIdentity
+from lily.files import file_digest
+from lily.files.file_digest import FileStamp
+from lily.identity import digest_records, fingerprint
+from lily.identity.digest_records import DigestRecords
+from lily.identity.fingerprint import WeightsIdentity
 from lily_tiny import CHECKPOINT
 from synthetic import Options, random_config, write_checkpoint
 

@@ -16,9 +16,9 @@ from engine_helpers import in_chunks, random_ids
 
 import lily
 from lily import _core
-from lily._native import native_config, native_source
 from lily.checkpoint import Checkpoint, read_checkpoint
 from lily.errors import CheckpointError
+from lily.model.native import native_config, native_source
 
 SHARD = "model-00002-of-00002.safetensors"
 

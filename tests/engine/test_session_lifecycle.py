@@ -154,7 +154,7 @@ def test_a_file_that_changes_while_loading(
     for file in checkpoint.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     shard = sorted(tmp_path.glob("*.safetensors"))[-1]
-    honest = lily.model_loading.native_source
+    honest = lily.model.loading.native_source
 
     def meanwhile(source: Any) -> Any:
         content = shard.read_bytes()
@@ -164,7 +164,7 @@ def test_a_file_that_changes_while_loading(
             shard.write_bytes({"truncate": content[:-1], "grow": content + b"\0", "replace": b"other"}[change])
         return honest(source)
 
-    monkeypatch.setattr(lily.model_loading, "native_source", meanwhile)
+    monkeypatch.setattr(lily.model.loading, "native_source", meanwhile)
     with pytest.raises(CheckpointError, match=shard.name):
         lily.Model.load(tmp_path, threads=THREADS)
     assert not mapped(tmp_path)

@@ -12,8 +12,8 @@ from typing import Any
 
 import lily
 from lily import _core, _test_doubles
-from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint, resolve_source
+from lily.model.native import native_config, native_source
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "metal"))
 

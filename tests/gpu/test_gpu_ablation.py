@@ -10,7 +10,7 @@ import pytest
 import lily
 from lily.cli import main
 from lily.errors import ConfigError
-from lily.gpu_options import MECHANISMS
+from lily.model.gpu_options import MECHANISMS
 
 
 def test_every_mechanism_is_measured_in_its_phase(checkpoint: Path) -> None:

@@ -11,7 +11,7 @@ from gpu_models import GPU_CONFIG
 import lily
 from lily.cli import main
 from lily.errors import ConfigError
-from lily.gpu_options import MECHANISMS
+from lily.model.gpu_options import MECHANISMS
 from synthetic import REAL_CONFIG, Options, full_config
 
 # Bytes that every token of the 4-bit model must read: the matrices of all layers and the head, eight experts a layer.

@@ -11,8 +11,8 @@ from engine_helpers import random_ids
 from gpu_models import GPU_CONFIG
 
 import lily
-from lily.gpu_options import MECHANISMS
-from lily.step_report import step_report
+from lily.bench.step_report import step_report
+from lily.model.gpu_options import MECHANISMS
 from synthetic import write_checkpoint
 
 PROMPT = random_ids(45, seed=21)

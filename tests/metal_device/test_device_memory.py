@@ -12,9 +12,9 @@ from gpu_models import GPU_CONFIG
 
 import lily
 from lily import _core, _test_doubles
-from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
 from lily.errors import ConfigError, MemoryLimitError
+from lily.model.native import native_config, native_source
 from synthetic import write_checkpoint
 
 

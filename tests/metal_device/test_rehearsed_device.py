@@ -16,9 +16,9 @@ import pytest
 
 import lily
 from lily import _core, _test_doubles
-from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
 from lily.errors import BackendError, LilyError, MemoryLimitError
+from lily.model.native import native_config, native_source
 
 pytestmark = pytest.mark.skipif("sim" not in lily.available_backends(), reason="needs the sim device")
 
@@ -268,7 +268,7 @@ def test_loading_tells_how_far_compiling_is(small_checkpoint: Path, monkeypatch:
         assert told[-1] == ("compiling kernels", device.compiled_ahead, device.compiled_ahead)
     for quiet in (False, None):  # signals are still seen while it compiles
         seen = []
-        monkeypatch.setattr("lily.model_loading._no_progress", lambda what, done, total, seen=seen: seen.append(done))
+        monkeypatch.setattr("lily.model.loading._no_progress", lambda what, done, total, seen=seen: seen.append(done))
         with lily.Model.load(small_checkpoint, backend="sim", progress=quiet):
             assert seen[-1] == device.compiled_ahead
 

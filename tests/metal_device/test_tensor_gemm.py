@@ -9,8 +9,8 @@ import pytest
 
 import lily
 from lily import _core, _test_doubles
-from lily._native import native_config, native_source
 from lily.checkpoint import read_checkpoint
+from lily.model.native import native_config, native_source
 
 
 def launched_products(folder: Path, tensor: bool, rows: int, tile_rows: int) -> set[str]:

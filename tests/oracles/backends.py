@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from lily.gpu_options import GpuOptions
+from lily.model.gpu_options import GpuOptions
 from oracles.compare import distance, relative_logit_error
 from oracles.under_test import lily_model, logits_after, score
 

@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from golden.make_golden import Golden, load
-from lily.gpu_options import GpuOptions
+from lily.model.gpu_options import GpuOptions
 from oracles.compare import Distance, distance
 from oracles.under_test import lily_model, score
 

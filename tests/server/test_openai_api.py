@@ -257,6 +257,19 @@ def test_keys_and_size_limit(start):
             assert client.post("/tokenize", content=iter(parts)).status_code == status  # its length is not told
 
 
+def test_control_tokens_are_text_of_raw_completions_only(client, model):
+    token = model.tokenizer.token_id("<|im_start|>")
+    assert model.tokenizer.is_special(token)
+    fields = {"max_tokens": 3, "temperature": 0, "logit_bias": {str(token): 100}}
+    raw = client.post("/v1/completions", json={"prompt": "Hello", "logprobs": 1, **fields}).json()["choices"][0]
+    assert raw["text"] == "<|im_start|>" * 3
+    assert raw["logprobs"]["tokens"] == ["<|im_start|>"] * 3
+    answer = client.post(CHAT, json={"messages": HELLO, "enable_thinking": False, **fields}).json()
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 3
+
+
 def test_completions_tokenize_and_metrics(client, model):
     ids = client.post("/tokenize", json={"prompt": "Once upon a time"}).json()["tokens"]
     assert ids == model.tokenizer.encode("Once upon a time")

@@ -190,7 +190,7 @@ def _methods() -> dict[str, Callable[[Objects], Callable[..., Any]]]:
         "detokenizer": lily.text.StreamingDetokenizer,
         "chat_template": lily.text.ChatTemplate,
         "text_guard": lily.text.TextGuard,
-        "generation": lily.generation.Generation,
+        "generation": lily.session.Generation,
         "options": lily.Options,
         "turn_options": lily.chat.TurnOptions,
         "parser": lily.chat.OutputParser,

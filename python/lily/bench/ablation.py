@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lily import _core
-from lily.arguments import as_items
 from lily.bench.engine import LilyEngine
 from lily.bench.samples import Samples
+from lily.checks.arguments import as_items
+from lily.checks.whole_numbers import whole_number
 from lily.errors import ConfigError
-from lily.gpu_options import MECHANISMS, GpuOptions, Mechanism
-from lily.whole_numbers import whole_number
+from lily.model.gpu_options import MECHANISMS, GpuOptions, Mechanism
 
 if TYPE_CHECKING:
     from lily.model import Model

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.arguments import as_items
 from lily.cache.snapshot_store import SnapshotStore
+from lily.checks.arguments import as_items
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError, LilyError, NonFiniteError
-from lily.quoting import quoted
 from lily.session import Progress, Session
 
 if TYPE_CHECKING:

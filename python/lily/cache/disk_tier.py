@@ -22,9 +22,9 @@ from lily import _core
 from lily.cache.own_files import SUFFIX, CacheDirectory
 from lily.cache.radix_tree import Node, RadixTree
 from lily.errors import CheckpointError, ConfigError, LilyError, NonFiniteError
-from lily.file_digest import FileStamp
-from lily.session_file import load_snapshot, read_tokens, save_snapshot, saved_size
-from lily.session_header import DamagedSessionError
+from lily.files.file_digest import FileStamp
+from lily.session.session_file import load_snapshot, read_tokens, save_snapshot, saved_size
+from lily.session.session_header import DamagedSessionError
 
 if TYPE_CHECKING:
     from lily.model import Model

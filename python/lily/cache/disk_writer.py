@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lily.cache.disk_tier import DiskTier
 from lily.errors import CancelledError, LilyError
-from lily.fingerprint import WeightsIdentity
+from lily.identity.fingerprint import WeightsIdentity
 
 if TYPE_CHECKING:
     from lily.cache.snapshot_store import SnapshotStore

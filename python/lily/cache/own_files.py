@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lily.arguments import as_path
+from lily.checks.arguments import as_path
 from lily.errors import ConfigError
-from lily.file_digest import FileStamp
-from lily.partial_files import remove_abandoned, unlink_own
-from lily.regular_file import open_regular
-from lily.session_header import is_session_file
+from lily.files.file_digest import FileStamp
+from lily.files.partial_files import remove_abandoned, unlink_own
+from lily.files.regular_file import open_regular
+from lily.session.session_header import is_session_file
 
 __all__ = ["SUFFIX", "CacheDirectory", "cache_path"]
 
@@ -84,11 +84,11 @@ class CacheDirectory:
             return
         with contextlib.suppress(OSError), open_regular(self.path / name, follow=False) as descriptor:
             if _same(os.fstat(descriptor), stamp):
-                unlink_own(self.path / name, descriptor)
+                unlink_own(self.path / name, descriptor, is_session_file)
 
     def remove_abandoned(self) -> None:
         """Remove the partial files of processes that were killed."""
-        remove_abandoned(self.path, _NAME)
+        remove_abandoned(self.path, _NAME, is_session_file)
 
     @contextlib.contextmanager
     def locked(self, check: Callable[[], None]) -> Iterator[None]:

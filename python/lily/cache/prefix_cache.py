@@ -9,8 +9,9 @@ from lily import _core
 from lily.cache.explanation import CacheExplanation
 from lily.cache.snapshot_store import SnapshotStore
 from lily.cache.statistics import CacheStats
+from lily.checks.token_ids import Tokens, as_token_ids
 from lily.errors import InvalidArgumentError
-from lily.session import Session, Tokens, as_token_ids
+from lily.session import Session
 from lily.text import Tokenizer
 
 __all__ = ["PrefixCache"]

@@ -19,7 +19,7 @@ from lily.errors import CheckpointError, NonFiniteError
 
 if TYPE_CHECKING:
     from lily.cache.disk_tier import DiskTier
-    from lily.fingerprint import WeightsIdentity
+    from lily.identity.fingerprint import WeightsIdentity
 
 __all__ = ["Known", "SnapshotStore"]
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from lily.arguments import as_items, check_text
 from lily.chat.json_values import MISFIT, load_json, load_structure, unquoted
 from lily.chat.schema_references import References
 from lily.chat.schema_types import ANY, types_of
 from lily.chat.sloppy_json import json_number
+from lily.checks.arguments import as_items, check_text
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = ["ToolSchemas", "convert", "is_text", "load_json"]
 

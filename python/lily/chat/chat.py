@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from lily.arguments import as_flag, check_callable, one_of
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.chat_session import ChatSession
 from lily.chat.events import Answer, Event, ToolCall, collect, observed
@@ -19,12 +18,14 @@ from lily.chat.roles import LaterSystem, copied_messages
 from lily.chat.side_by_side import side_by_side
 from lily.chat.tool_results import as_text, open_calls, result_of
 from lily.chat.turn_prompt import SEEDS, PrefillCancelledError, reseeded
+from lily.checks.arguments import as_flag, check_callable, one_of
+from lily.checks.quoting import quoted
+from lily.checks.whole_numbers import as_count, whole_number
 from lily.errors import BusyError, InvalidArgumentError
-from lily.quoting import quoted
 from lily.sampling import check_seed
-from lily.session import Progress, Session, as_count, checked_progress
+from lily.session import Progress, Session
+from lily.session.progress import checked_progress
 from lily.text import answerable, checked_variables
-from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lily.chat.events import TokenLogprob
-from lily.generation import GeneratedToken
+from lily.session.generation import GeneratedToken
 from lily.text import Tokenizer
 
 __all__ = ["described", "described_token"]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lily.arguments import as_stream
+from lily.checks.arguments import as_stream
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = [
     "Answer",

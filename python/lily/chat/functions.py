@@ -11,12 +11,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from lily.arguments import as_items
 from lily.chat.call_tags import is_writable
 from lily.chat.docstrings import parse_docstring
 from lily.chat.schema_limits import check_json
+from lily.checks.arguments import as_items
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = ["PythonTool", "as_definitions"]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lily.arguments import as_flag, check_text
 from lily.chat.stop_strings import as_stop_strings
+from lily.checks.arguments import as_flag, check_text
+from lily.checks.quoting import quoted
+from lily.checks.whole_numbers import as_count
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 from lily.sampling import Sampling
-from lily.session import as_count
 
 if TYPE_CHECKING:
     from lily.model import Model

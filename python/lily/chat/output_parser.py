@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from lily.arguments import as_flag, check_text
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.call_drafts import Draft, NoCalls
 from lily.chat.call_reader import CallReader, ReadCall, ReadCalls
@@ -23,8 +22,9 @@ from lily.chat.events import ToolCall, ToolCallEvent
 from lily.chat.markdown_code import MarkdownCode
 from lily.chat.output_text import OutputText, ParsedPiece
 from lily.chat.think_tags import CLOSE_THINK, OPEN_THINK, end_of_thinking, line_ends, thinking_is_open
+from lily.checks.arguments import as_flag, check_text
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = ["OutputParser", "ParsedPiece", "thinking_is_open"]
 

@@ -14,7 +14,7 @@ from lily.chat.output_text import ParsedPiece
 from lily.chat.stop_strings import StopStrings
 from lily.chat.token_spans import TokenSpans
 from lily.errors import CancelledError
-from lily.generation import GeneratedToken, Generation
+from lily.session.generation import GeneratedToken, Generation
 from lily.text import Tokenizer
 
 __all__ = ["OutputControl", "OutputReader", "OutputStream", "PlainReader"]

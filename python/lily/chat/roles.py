@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from lily.arguments import as_items, one_of
+from lily.checks.arguments import as_items, one_of
+from lily.checks.quoting import quoted
 from lily.errors import TemplateError
-from lily.quoting import quoted
 from lily.text.messages import prepare_messages
 
 __all__ = ["LaterSystem", "copied_messages", "normalize_messages"]

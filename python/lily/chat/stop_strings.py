@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lily.arguments import as_items
+from lily.checks.arguments import as_items
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = ["StopStrings", "as_stop_strings"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lily.arguments import check_text
+from lily.checks.arguments import check_text
 
 __all__ = ["CLOSE_THINK", "OPEN_THINK", "end_of_thinking", "line_ends", "thinking_is_open"]
 

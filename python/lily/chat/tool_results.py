@@ -8,7 +8,7 @@ from typing import Any
 
 from lily.chat.events import ToolCall
 from lily.chat.functions import PythonTool
-from lily.quoting import quoted
+from lily.checks.quoting import quoted
 
 __all__ = ["as_text", "open_calls", "result_of"]
 

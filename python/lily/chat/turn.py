@@ -9,7 +9,7 @@ from lily.chat.events import ContentDelta, Done, Event, ReasoningDelta, Timings,
 from lily.chat.output_parser import OutputParser
 from lily.chat.output_stream import OutputStream
 from lily.chat.think_tags import CLOSE_THINK
-from lily.generation import Generation
+from lily.session.generation import Generation
 from lily.text import Tokenizer
 
 __all__ = ["Turn"]

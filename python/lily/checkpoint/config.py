@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from lily.checkpoint.config_fields import ConfigFields
-from lily.quoting import quoted_text
+from lily.checks.quoting import quoted_text
 
 SUPPORTED = (
     "supported are qwen3_5_moe (with a text_config) and qwen3_5_moe_text: take an upload of Qwen3.6-35B-A3B or of a "

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from lily.checks.quoting import quoted_json, quoted_path, quoted_text
 from lily.errors import ConfigError
-from lily.quoting import quoted_json, quoted_path, quoted_text
 
 _REQUIRED = object()
 

@@ -12,8 +12,8 @@ from typing import Any
 from lily.checkpoint.foreign_content import foreign_name, is_apple_double
 from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.read_file import INDEX_LIMIT
+from lily.checks.quoting import quoted_names, quoted_path, quoted_text, reason
 from lily.errors import CheckpointError
-from lily.quoting import quoted_names, quoted_path, quoted_text, reason
 
 _INDEX_NAME = "model.safetensors.index.json"
 _SINGLE_NAME = "model.safetensors"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from lily._version import DISTRIBUTION
-from lily.arguments import as_path
 from lily.checkpoint.foreign_content import foreign_name
+from lily.checks.arguments import as_path
+from lily.checks.quoting import quoted_text
 from lily.errors import CheckpointError, InvalidArgumentError, LilyError, MissingExtraError
-from lily.quoting import quoted_text
 
 BUNDLED_MODELS = ("lily-tiny",)
 HUB_PATTERNS = (

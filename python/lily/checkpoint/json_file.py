@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from lily.checkpoint.foreign_content import foreign_content
 from lily.checkpoint.read_file import ErrorType, decode_text, exists, read_file
-from lily.quoting import quoted_path, quoted_text
+from lily.checks.quoting import quoted_path, quoted_text
 
 _DAMAGED = "the file is damaged: restore it from the checkpoint's source"
 _MAX_DEPTH = 64  # of nested objects and lists

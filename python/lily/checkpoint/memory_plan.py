@@ -10,8 +10,8 @@ from lily.checkpoint.config import ModelConfig
 from lily.checkpoint.hub import resolve_source
 from lily.checkpoint.reader import Checkpoint, read_checkpoint
 from lily.checkpoint.source import CheckpointSource, MatrixFormat
+from lily.checks.whole_numbers import whole_number
 from lily.errors import InvalidArgumentError
-from lily.whole_numbers import whole_number
 
 KV_BLOCK_TOKENS = 256  # the cache grows by whole blocks
 DEFAULT_PREFILL_CHUNK = 512

@@ -10,8 +10,8 @@ from typing import Any
 from lily.checkpoint.config_fields import ConfigFields
 from lily.checkpoint.names import is_skipped, split_prefix
 from lily.checkpoint.source import MatrixFormat
+from lily.checks.quoting import quoted_json, quoted_names, quoted_path, quoted_text
 from lily.errors import ConfigError
-from lily.quoting import quoted_json, quoted_names, quoted_path, quoted_text
 
 _BLOCKS = ("quantization", "quantization_config")
 _PARAMETERS = ("group_size", "bits", "mode")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lily.checkpoint.foreign_content import foreign_content
+from lily.checks.quoting import quoted_path, quoted_text, reason
 from lily.errors import LilyError
-from lily.quoting import quoted_path, quoted_text, reason
-from lily.regular_file import open_regular
+from lily.files.regular_file import open_regular
 
 ErrorType = type[LilyError]
 

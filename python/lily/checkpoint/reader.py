@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lily.arguments import as_path
 from lily.checkpoint.config import ModelConfig, parse_config, tied_embeddings
 from lily.checkpoint.files import find_files
 from lily.checkpoint.json_file import read_json_object
@@ -15,6 +14,7 @@ from lily.checkpoint.read_file import CONFIG_LIMIT
 from lily.checkpoint.source import CheckpointSource
 from lily.checkpoint.tensors import read_tensors
 from lily.checkpoint.weights import WeightResolver, text_bytes
+from lily.checks.arguments import as_path
 from lily.errors import CheckpointError, ConfigError
 
 

@@ -12,8 +12,8 @@ from lily.checkpoint.foreign_content import foreign_content
 from lily.checkpoint.json_file import parse_json_object
 from lily.checkpoint.read_file import open_file, read_exactly
 from lily.checkpoint.source import FileIdentity
+from lily.checks.quoting import quoted_path, quoted_text
 from lily.errors import CheckpointError
-from lily.quoting import quoted_path, quoted_text
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_ELEMENTS = 1 << 40

@@ -10,8 +10,8 @@ from lily.checkpoint.files import CheckpointFiles
 from lily.checkpoint.names import is_skipped, split_prefix, summarise
 from lily.checkpoint.safetensors_header import SafetensorsFile, TensorEntry, read_header
 from lily.checkpoint.source import FileIdentity
+from lily.checks.quoting import quoted_path, quoted_text
 from lily.errors import CheckpointError
-from lily.quoting import quoted_path, quoted_text
 
 _MAX_NAMED_FILES = 4  # in one error
 

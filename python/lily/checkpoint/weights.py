@@ -21,8 +21,8 @@ from lily.checkpoint.source import (
     VectorSource,
 )
 from lily.checkpoint.tensors import TensorTable
+from lily.checks.quoting import quoted_path, quoted_text
 from lily.errors import CheckpointError
-from lily.quoting import quoted_path, quoted_text
 
 _ELEMENT_TYPES = {"BF16": ElementType.bfloat16, "F16": ElementType.float16, "F32": ElementType.float32}
 _FLOATS = tuple(_ELEMENT_TYPES)

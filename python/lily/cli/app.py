@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from lily.extras import require_extra
+from lily.checks.extras import require_extra
 
 require_extra("cli", "typer", "rich")
 

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from lily.engine_options import COMPILING
+from lily.model.engine_options import COMPILING
 
 __all__ = ["ProgressBars"]
 

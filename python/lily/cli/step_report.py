@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
+from lily.bench.step_report import StepReport
+from lily.bench.step_report import step_report as plan_step
 from lily.cli import options
 from lily.cli.command import command
-from lily.gpu_options import GpuOptions
-from lily.step_report import StepReport
-from lily.step_report import step_report as plan_step
+from lily.model.gpu_options import GpuOptions
 
 __all__ = ["step_report"]
 

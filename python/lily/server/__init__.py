@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lily.extras import require_extra
+from lily.checks.extras import require_extra
 
 require_extra("server", "starlette", "uvicorn", "prometheus_client")
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lily.checks.extras import require_extra
 from lily.errors import MissingExtraError
-from lily.extras import require_extra
 from lily.server.errors import ApiError
 from lily.server.fields import Fields
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = ["ServerOptions"]
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from lily import _core
-from lily.arguments import check_text, one_of
+from lily.checks.arguments import check_text, one_of
+from lily.checks.whole_numbers import whole_number
 from lily.errors import InvalidArgumentError
 from lily.server.app import create_app
 from lily.server.options import ServerOptions, checked_options
 from lily.server.protocol import BoundedProtocol, ConnectionLimits
-from lily.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from lily.model import Model

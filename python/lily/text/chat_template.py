@@ -8,11 +8,11 @@ from typing import Any
 
 import jinja2
 
-from lily.arguments import as_items, as_path, check_text
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import TEMPLATE_LIMIT, TOKENIZER_CONFIG_LIMIT, exists, read_text
+from lily.checks.arguments import as_items, as_path, check_text
+from lily.checks.quoting import quoted, quoted_names, quoted_path, quoted_text
 from lily.errors import InvalidArgumentError, TemplateError
-from lily.quoting import quoted, quoted_names, quoted_path, quoted_text
 from lily.text.messages import prepare_messages, whole_characters
 from lily.text.template_budget import OUTPUT_LIMIT, rendering_budget
 from lily.text.template_environment import TemplateRefusal, bounded_range, make_environment

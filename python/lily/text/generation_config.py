@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import GENERATION_CONFIG_LIMIT
+from lily.checks.arguments import as_path
+from lily.checks.quoting import quoted_json, quoted_path
 from lily.errors import ConfigError
-from lily.quoting import quoted_json, quoted_path
 
 __all__ = ["GenerationDefaults", "read_generation_defaults"]
 

@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lily.arguments import as_items
+from lily.checks.arguments import as_items
+from lily.checks.quoting import quoted
 from lily.errors import TemplateError
-from lily.quoting import quoted
 
 __all__ = ["answerable", "prepare_messages", "template_value", "whole_characters"]
 

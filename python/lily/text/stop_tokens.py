@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import CONFIG_LIMIT
+from lily.checks.arguments import as_path
+from lily.checks.quoting import quoted_json, quoted_path, quoted_text
+from lily.checks.whole_numbers import whole_number
 from lily.errors import ConfigError, TokenizerError
-from lily.quoting import quoted_json, quoted_path, quoted_text
 from lily.text.tokenizer import Tokenizer
 from lily.text.tokenizer_config import read_tokenizer_config
-from lily.whole_numbers import whole_number
 
 __all__ = ["read_stop_tokens"]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lily.arguments import as_items, check_text
+from lily.checks.arguments import as_items, check_text
+from lily.checks.whole_numbers import whole_number
 from lily.errors import InvalidArgumentError, TemplateError
 from lily.text.chat_template import ChatTemplate
 from lily.text.known_pieces import KnownPieces
 from lily.text.messages import prepare_messages, template_value
 from lily.text.text_marks import ESCAPE, Strength, TagUse, TextMarks, escaped, pattern_of, without_marks
 from lily.text.tokenizer import Tokenizer
-from lily.whole_numbers import whole_number
 
 __all__ = ["TextGuard"]
 

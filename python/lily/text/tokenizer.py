@@ -9,15 +9,15 @@ from typing import Any
 
 import tokenizers
 
-from lily.arguments import as_flag, as_path, as_stream, check_callable
 from lily.checkpoint.json_file import checked_json_text
 from lily.checkpoint.read_file import TOKENIZER_LIMIT, exists, read_file
+from lily.checks.arguments import as_flag, as_path, as_stream, check_callable
+from lily.checks.quoting import quoted, quoted_path, quoted_text
+from lily.checks.whole_numbers import whole_number
 from lily.errors import InvalidArgumentError, TokenizerError
-from lily.quoting import quoted, quoted_path, quoted_text
 from lily.text.detokenizer import StreamingDetokenizer
 from lily.text.safe_borders import SafeBorders
 from lily.text.text_marks import pattern_of
-from lily.whole_numbers import whole_number
 
 __all__ = ["Tokenizer"]
 

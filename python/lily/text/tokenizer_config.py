@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lily.arguments import as_path
 from lily.checkpoint.json_file import read_optional_json_object
 from lily.checkpoint.read_file import TOKENIZER_CONFIG_LIMIT
+from lily.checks.arguments import as_path
+from lily.checks.quoting import quoted_path
 from lily.errors import LilyError, TokenizerError
-from lily.quoting import quoted_path
 
 __all__ = ["TokenizerConfig", "named_templates", "read_tokenizer_config"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lily.checkpoint import read_checkpoint, resolve_source
 from lily.doctor import Diagnosis, diagnose
-from lily.engine_options import choose_backend
+from lily.model.engine_options import choose_backend
 from lily.verify.cpu import check_products
 from lily.verify.end_to_end import Agreement, compare_backends
 from lily.verify.kernels import KernelCheck, check_kernels

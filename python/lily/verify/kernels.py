@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lily import _core
-from lily._native import native_config, native_source
-from lily.gpu_options import GpuOptions
+from lily.model.gpu_options import GpuOptions
+from lily.model.native import native_config, native_source
 from lily.sampling import Sampling
 from lily.verify import matrices, mixers, rows
 from lily.verify.comparison import Comparison, equal

@@ -6,13 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 
 from lily import _core
-from lily.arguments import check_text
 from lily.checkpoint import Checkpoint, plan
 from lily.checkpoint.memory_plan import DEFAULT_PREFILL_CHUNK
+from lily.checks.arguments import check_text
+from lily.checks.quoting import quoted
+from lily.checks.whole_numbers import whole_number
 from lily.errors import BackendError, ConfigError, MemoryLimitError
-from lily.gpu_options import GpuOptions
-from lily.quoting import quoted
-from lily.whole_numbers import whole_number
+from lily.model.gpu_options import GpuOptions
 
 __all__ = [
     "COMPILING",

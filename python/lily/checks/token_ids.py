@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lily.arguments import as_items
+from lily.checks.arguments import as_items
+from lily.checks.quoting import quoted
 from lily.errors import ContextOverflowError, InvalidArgumentError
-from lily.quoting import quoted
 
 __all__ = ["Tokens", "as_stop_ids", "as_token_ids"]
 

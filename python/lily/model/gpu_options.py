@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from lily import _core
+from lily.checks.quoting import quoted
 from lily.errors import ConfigError
-from lily.quoting import quoted
 
 __all__ = ["MECHANISMS", "GpuOptions", "Mechanism"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from lily.arguments import as_flag
 from lily.checkpoint import Checkpoint
+from lily.checks.arguments import as_flag
 from lily.sampling import Sampling
 from lily.text import (
     ChatTemplate,

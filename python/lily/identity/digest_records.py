@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lily.cache_folder import user_cache_folder
 from lily.checkpoint.json_file import parse_json_object
 from lily.errors import CheckpointError
-from lily.file_digest import FileStamp
-from lily.partial_files import lock_partial, partial_name, remove_abandoned
-from lily.regular_file import open_regular, read_at
+from lily.files.cache_folder import user_cache_folder
+from lily.files.file_digest import FileStamp
+from lily.files.partial_files import lock_partial, partial_name, remove_abandoned
+from lily.files.regular_file import open_regular, read_at
 
 __all__ = ["DigestRecords"]
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from lily.checkpoint.source import FileIdentity
 from lily.errors import CheckpointError
-from lily.file_digest import FileStamp
+from lily.files.file_digest import FileStamp
 
 __all__ = ["LoadedFile"]
 

@@ -14,25 +14,27 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.arguments import as_path
 from lily.cache import PrefixCache
 from lily.cache.cached_prefill import as_positions, cached_prefill
 from lily.cache.disk_tier import DiskTier
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL
 from lily.checkpoint import Checkpoint
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.engine_options import EngineArguments, arithmetic_of
+from lily.checks.arguments import as_path
+from lily.checks.token_ids import Tokens, as_token_ids
+from lily.checks.whole_numbers import real_number
 from lily.errors import BusyError, ClosedError, InvalidArgumentError
-from lily.fingerprint import WeightsIdentity
-from lily.gpu_options import GpuOptions
-from lily.model_facts import ModelFacts
-from lily.model_loading import CacheOptions, load_weights
-from lily.model_text import ModelText
-from lily.open_objects import OpenObjects
+from lily.identity.fingerprint import WeightsIdentity
+from lily.model.engine_options import EngineArguments, arithmetic_of
+from lily.model.facts import ModelFacts
+from lily.model.gpu_options import GpuOptions
+from lily.model.loading import CacheOptions, load_weights
+from lily.model.open_objects import OpenObjects
+from lily.model.text import ModelText
 from lily.sampling import check_seed
-from lily.session import Progress, Session, Tokens, as_token_ids, checked_progress
-from lily.session_file import load_snapshot
-from lily.whole_numbers import real_number
+from lily.session import Progress, Session
+from lily.session.progress import checked_progress
+from lily.session.session_file import load_snapshot
 
 __all__ = ["Model"]
 

@@ -12,7 +12,7 @@ from lily.errors import BusyError, ClosedError
 
 if TYPE_CHECKING:
     from lily.session import Session
-    from lily.snapshot import Snapshot
+    from lily.session.snapshot import Snapshot
 
 __all__ = ["OpenObjects"]
 

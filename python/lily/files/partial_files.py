@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from lily.regular_file import open_regular
-from lily.session_header import is_session_file
+from lily.files.regular_file import open_regular
 
 __all__ = ["lock_partial", "partial_name", "remove_abandoned", "unlink_own"]
 
@@ -35,7 +34,7 @@ def lock_partial(stream: BinaryIO) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
 
 
-def remove_abandoned(directory: Path, name: str, is_own: IsOwn = is_session_file) -> None:
+def remove_abandoned(directory: Path, name: str, is_own: IsOwn) -> None:
     """Remove the partial files of killed processes that would have become a file named `name`.
 
     `name` is a regular expression. A file with such a name is left alone unless it begins like Lily's files, which
@@ -54,8 +53,8 @@ def remove_abandoned(directory: Path, name: str, is_own: IsOwn = is_session_file
                 unlink_own(path, descriptor, lambda at, opened: os.fstat(opened).st_size == 0 or is_own(at, opened))
 
 
-def unlink_own(path: Path, descriptor: int, is_own: IsOwn = is_session_file) -> None:
-    """Remove the open file at `path`, if it is a session file or the beginning of one, or whatever `is_own` tells."""
+def unlink_own(path: Path, descriptor: int, is_own: IsOwn) -> None:
+    """Remove the open file at `path` if it is a regular file and one of Lily's, which `is_own` tells."""
     status = os.fstat(descriptor)
     if is_own(path, descriptor) and stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.lstat()):
         path.unlink(missing_ok=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from lily.checks.quoting import quoted
 from lily.errors import InvalidArgumentError, LilyError
-from lily.quoting import quoted
 
 __all__ = ["as_flag", "as_items", "as_path", "as_stream", "check_callable", "check_text", "one_of"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,21 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.arguments import as_flag, as_path, check_callable
+from lily.checks.arguments import as_flag, as_path, check_callable
+from lily.checks.token_ids import Tokens, as_stop_ids, as_token_ids
+from lily.checks.whole_numbers import as_count
 from lily.errors import BusyError, ClosedError, InvalidArgumentError
-from lily.generation import Generation, TokenMask
 from lily.sampling import Sampling, check_seed
-from lily.snapshot import Snapshot
-from lily.token_ids import Tokens, as_stop_ids, as_token_ids
-from lily.whole_numbers import whole_number
+from lily.session.generation import Generation, TokenMask
+from lily.session.progress import Progress, checked_progress
+from lily.session.session_file import save_snapshot
+from lily.session.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from lily.model import Model
 
-__all__ = ["Progress", "Session", "Tokens", "as_count", "as_token_ids", "checked_progress"]
-
-#: Called as ``progress(done, total)`` in tokens after every chunk of a long call.
-Progress = Callable[[int, int], object]
+__all__ = ["Session"]
 
 
 class Session:
@@ -262,8 +261,6 @@ class Session:
         BusyError, ClosedError
             Another call uses the session, or it is closed.
         """
-        from lily.session_file import save_snapshot
-
         save_snapshot(as_path("path", path), self._model, _core.Snapshot.take(self.core, True), self._seed)
 
     # -- control ---------------------------------------------------------------------------------------------------
@@ -333,13 +330,3 @@ class Session:
 
 
 Scores = npt.NDArray[np.float32] | tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
-
-
-def as_count(name: str, value: int) -> int:
-    """`value` if it is an integer of at least 0."""
-    return whole_number(name, value, 0, error_type=InvalidArgumentError)
-
-
-def checked_progress(progress: Progress | None) -> Progress | None:
-    check_callable("progress", progress)
-    return progress

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lily.checkpoint import Checkpoint
-from lily.digest_records import DigestRecords, now_ns
-from lily.file_digest import file_digest
-from lily.loaded_file import LoadedFile
+from lily.files.file_digest import file_digest
+from lily.identity.digest_records import DigestRecords, now_ns
+from lily.identity.loaded_file import LoadedFile
 
 __all__ = ["WeightsIdentity"]
 

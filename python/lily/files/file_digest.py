@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lily.errors import CancelledError, CheckpointError
-from lily.regular_file import open_regular, read_at
+from lily.files.regular_file import open_regular, read_at
 
 __all__ = ["PIECE_BYTES", "FileStamp", "file_digest"]
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from lily import _core
-from lily._native import native_config
-from lily.arguments import as_path, one_of
 from lily.checkpoint import LayerType, MatrixFormat, ModelConfig
 from lily.checkpoint.config import parse_config
 from lily.checkpoint.json_file import read_json_object
 from lily.checkpoint.quantization import Quantization, parse_quantization
 from lily.checkpoint.read_file import CONFIG_LIMIT
+from lily.checks.arguments import as_path, one_of
+from lily.checks.quoting import quoted
+from lily.checks.whole_numbers import whole_number
 from lily.errors import ConfigError
-from lily.gpu_options import GpuOptions
-from lily.quoting import quoted
-from lily.whole_numbers import whole_number
+from lily.model.gpu_options import GpuOptions
+from lily.model.native import native_config
 
 __all__ = ["StepReport", "step_report"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lily import _core
 from lily.checkpoint.json_file import parse_json_object
+from lily.checks.quoting import quoted_text
 from lily.errors import CheckpointError, ContextOverflowError
-from lily.quoting import quoted_text
-from lily.regular_file import read_at
+from lily.files.regular_file import read_at
 
 if TYPE_CHECKING:
     from lily.model import Model

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lily import _core
-from lily.arguments import as_stream, check_callable
+from lily.checks.arguments import as_stream, check_callable
+from lily.checks.token_ids import as_token_ids
 from lily.errors import InvalidArgumentError
 from lily.sampling import Sampling
-from lily.token_ids import as_token_ids
 
 if TYPE_CHECKING:
     from lily.session import Session

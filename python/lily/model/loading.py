@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from lily import _core
-from lily._native import native_config, native_source
 from lily.cache.limits import DEFAULT_DISK_BYTES, DEFAULT_SNAPSHOT_INTERVAL, default_cache_bytes
 from lily.cache.own_files import cache_path
 from lily.checkpoint import Checkpoint, read_checkpoint, resolve_source
 from lily.checkpoint.hub import Progress as DownloadProgress
-from lily.engine_options import COMPILING, COPYING, EngineArguments, choose_backend, make_engine_options
+from lily.checks.whole_numbers import whole_number
 from lily.errors import ConfigError
-from lily.gpu_options import GpuOptions
-from lily.whole_numbers import whole_number
+from lily.model.engine_options import COMPILING, COPYING, EngineArguments, choose_backend, make_engine_options
+from lily.model.gpu_options import GpuOptions
+from lily.model.native import native_config, native_source
 
 __all__ = ["CacheOptions", "load_weights"]
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from lily import _core
 from lily.errors import CheckpointError, InvalidArgumentError, NonFiniteError
-from lily.partial_files import lock_partial, partial_name, remove_abandoned
-from lily.regular_file import flush_directory, open_regular, read_at
-from lily.session_header import (
+from lily.files.partial_files import lock_partial, partial_name, remove_abandoned
+from lily.files.regular_file import flush_directory, open_regular, read_at
+from lily.session.session_header import (
     ELEMENT_BYTES,
     FORMAT,
     VERSION,
@@ -31,6 +31,7 @@ from lily.session_header import (
     check_belongs,
     check_tensors,
     dimensions_of,
+    is_session_file,
     read_header,
     refuse,
 )
@@ -116,7 +117,7 @@ def save_snapshot(
     if durable:
         flush_directory(target.parent)
         with contextlib.suppress(OSError):
-            remove_abandoned(target.parent, re.escape(target.name))
+            remove_abandoned(target.parent, re.escape(target.name), is_session_file)
 
 
 def _for_the_owner(path: str, flags: int) -> int:

@@ -6,10 +6,10 @@ import math
 import operator
 from typing import Any
 
+from lily.checks.quoting import quoted
 from lily.errors import ConfigError, InvalidArgumentError, LilyError
-from lily.quoting import quoted
 
-__all__ = ["real_number", "whole_number"]
+__all__ = ["as_count", "real_number", "whole_number"]
 
 _MOST = (1 << 63) - 1
 
@@ -32,6 +32,11 @@ def whole_number(
         limits = f"of at least {least:,}" if most == _MOST else f"from {least:,} to {most:,}"
         raise error_type(f"{name} must be a whole number {limits}, not {quoted(value)}")
     return number
+
+
+def as_count(name: str, value: int) -> int:
+    """`value` if it is a whole number of at least 0; otherwise InvalidArgumentError."""
+    return whole_number(name, value, 0, error_type=InvalidArgumentError)
 
 
 def real_number(

@@ -1,0 +1,1 @@
+"""Reading, digesting and replacing files without trusting what lies at their paths."""

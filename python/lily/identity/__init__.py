@@ -1,0 +1,1 @@
+"""The identity of loaded weights: a hash of their files, computed once and recorded."""
