@@ -9,15 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tools.attack import hangs, served, shutdown, slow_readers
+from tools.attack.heavy_bodies import HEAVY
+from tools.attack.isolated import attempt_all, outcome_of
+from tools.attack.limits import Limits
+from tools.attack.registry import ATTACKS
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tools.attack import hangs, served, shutdown, slow_readers  # noqa: E402
-from tools.attack.heavy_bodies import HEAVY  # noqa: E402
-from tools.attack.isolated import attempt_all, outcome_of  # noqa: E402
-from tools.attack.limits import Limits  # noqa: E402
-from tools.attack.registry import ATTACKS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks look at /proc")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import check_layers
+import pytest
 
 
 def test_the_tree_is_in_order() -> None:

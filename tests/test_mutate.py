@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("tomllib", reason="Python 3.11 reads TOML")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import mutate
 
 SOURCE = "def larger(a: int, b: int) -> int:\n    while a < 0:\n        a += 1\n    return a if a > b else b\n"

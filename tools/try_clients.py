@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests"), str(ROOT / "python")]
 
 QUESTION = "Hello, who are you?"
 SECRET = "heron-4711"
@@ -198,12 +198,12 @@ def briefly(model: Any) -> Any:
 @contextlib.contextmanager
 def served(reply: Any, record: Path | None) -> Iterator[tuple[str, Recorder]]:
     """The bundled model at a free loopback port; `reply` decides what it says."""
-    import uvicorn
-
     import lily_tiny
+    import uvicorn
+    from scripted_answers import saying
+
     from lily import Model, Session
     from lily.server import ServerOptions, create_app
-    from scripted_answers import saying
 
     with Model.load(lily_tiny.CHECKPOINT, max_context=65536) as model, socket.socket() as listener:
         Session.generation = briefly(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from lily import _core
 from lily.errors import BackendError, MemoryLimitError
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parent / "metal")]
 
 
 @pytest.fixture(scope="module")

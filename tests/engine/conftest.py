@@ -1,17 +1,13 @@
-"""Makes the helpers in tests/ importable, and a small random model that the engine's tests share."""
+"""A small random model that the engine's tests share."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from engine_helpers import CONFIG
+from synthetic import write_checkpoint
 
 import lily
-from synthetic import write_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as pytest has it
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))  # as pytest has them
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fuzz.run import main
 

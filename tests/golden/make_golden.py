@@ -21,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "support"))
 sys.path.insert(0, str(HERE.parent))
 
 import lily_tiny  # noqa: E402
+
 import reference  # noqa: E402
 from oracles.compare import perplexity  # noqa: E402
 

@@ -1,17 +1,13 @@
 """A small random model whose shapes the GPU engine takes, on the sim device."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gpu_models import GPU_CONFIG
+from synthetic import write_checkpoint
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "engine")]
-
-from gpu_models import GPU_CONFIG  # noqa: E402
-
-import lily  # noqa: E402
-from synthetic import write_checkpoint  # noqa: E402
+import lily
 
 
 @pytest.fixture(scope="session")

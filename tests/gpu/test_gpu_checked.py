@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deferred_device import model_on
+from device_runner import sim
 from engine_helpers import random_ids
 from gpu_models import GPU_CONFIG
-
-import lily
 from synthetic import write_checkpoint
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "metal"))
-
-from device_runner import sim
+import lily
 
 PROMPT = random_ids(19, seed=31)
 

@@ -1,15 +1,10 @@
 """A small model whose shapes the GPU engine takes."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "gpu", "engine")]
-
-from gpu_models import GPU_CONFIG  # noqa: E402
-
-from synthetic import write_checkpoint  # noqa: E402
+from gpu_models import GPU_CONFIG
+from synthetic import write_checkpoint
 
 
 @pytest.fixture(scope="session")

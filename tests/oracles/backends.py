@@ -2,9 +2,9 @@
 
     python tests/oracles/backends.py MODEL [--backend NAME] [--other NAME] [--off MECHANISM ...] [--positions N]
 
-For models too large for the reference: the whole one of tests/synthetic.py, say. Every position is scored twice, as
-part of a prompt and as a step of decoding. --off switches mechanisms of the other backend off ("all": every one), so
-that a GPU can be compared with itself: how far rounding alone leads.
+For models too large for the reference, such as the whole one of tests/support/synthetic.py. Every position is scored
+twice, as part of a prompt and as a step of decoding. --off switches mechanisms of the other backend off ("all": every
+one), so that a GPU can be compared with itself: how far rounding alone leads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lily.model.gpu_options import GpuOptions

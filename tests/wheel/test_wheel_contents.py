@@ -9,11 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from check_wheel import kernel_files, sdist_problems, wheel_problems
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from check_wheel import kernel_files, sdist_problems, wheel_problems  # noqa: E402
 
 SYSTEM = ("/usr/lib/libSystem.B.dylib",)
 Symbol = tuple[str, int, int]  # name, number of the library (0xFE: any), further bits of its description

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
+import check_apple
+import check_wheel
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import check_apple  # noqa: E402
-import check_wheel  # noqa: E402
 
 yaml = pytest.importorskip("yaml")
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads TOML")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+from parsing import parse, parse_begun, parse_with_deltas, pieces_of, tool
 
 from fuzz.call_texts import cuts, json_values, texts
 from fuzz.target import Attempt, Target
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "chat"))
-from parsing import parse, parse_begun, parse_with_deltas, pieces_of, tool
 
 __all__ = ["TARGETS"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).resolve().parent.parent
 EVALUATION = TESTS / "data" / "lily-tiny"
 # The bundled copy in the tree; LILY_TINY points at another one.
 CHECKPOINT = Path(os.environ.get("LILY_TINY", TESTS.parent / "python" / "lily" / "data" / "lily-tiny"))

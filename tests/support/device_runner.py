@@ -7,7 +7,6 @@ import fcntl
 import functools
 import os
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,8 +72,6 @@ def cuda(library: str = "") -> Any:
 
 def build(sources: Sequence[Path], checked: bool) -> Path:
     """Builds a library of these .metal files alone; nothing is done again that has not changed."""
-    if str(ROOT / "tools") not in sys.path:
-        sys.path.insert(0, str(ROOT / "tools"))
     from msl.build_library import build_library
 
     flavour = "checked" if checked else "fast"
@@ -94,8 +91,6 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def build_cuda(sources: Sequence[Path]) -> Path:
     """Translates these .metal files alone for the cuda device."""
-    if str(ROOT / "tools") not in sys.path:
-        sys.path.insert(0, str(ROOT / "tools"))
     from msl.build_library import default_compiler
     from msl.cuda_library import build_cuda_library
 

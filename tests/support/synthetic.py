@@ -1,7 +1,7 @@
 """Writes synthetic checkpoints: random weights under the real tensor names, in any layout, in bounded memory.
 
-python tests/synthetic.py --layers 40 --out DIR    # the whole model in 4 bits, 19.5 GB
-python tests/synthetic.py --layers 4 --out DIR     # one period of its layers, 2.5 GB
+python tests/support/synthetic.py --layers 40 --out DIR    # the whole model in 4 bits, 19.5 GB
+python tests/support/synthetic.py --layers 4 --out DIR     # one period of its layers, 2.5 GB
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from synthetic_configs import REAL_CONFIG, layer_types, random_config, text_config, with_layers
 from synthetic_values import Values
 

@@ -1,6 +1,6 @@
 """Evaluates Lily on lily-tiny: perplexity of the held-out text, accuracy of greedy answers to the skills.
 
-    python tests/evaluate.py [MODEL] [--backend NAME] [--off MECHANISM ...] [--threads N]
+    python tests/support/evaluate.py [MODEL] [--backend NAME] [--off MECHANISM ...] [--threads N]
                              [--documents N] [--prompts N] [--json FILE]
 
 MODEL is anything that lily.Model.load takes; "lily-tiny" if left out. Perplexity: every document on its own,
@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lily_tiny
+
 from oracles.compare import perplexity
 
 CALL = re.compile(r"<tool_call>\s*<function=([^>\n]+)>\s*(.*?)</function>\s*</tool_call>", re.DOTALL)

@@ -78,7 +78,7 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run code in a new interpreter that imports the same lily and the helpers of the tests."""
     here = Path(__file__).resolve().parent
-    places = [str(Path(lily.__file__).resolve().parents[1]), str(here), str(here.parent)]
+    places = [str(Path(lily.__file__).resolve().parents[1]), str(here), str(here.parent), str(here.parent / "engine")]
     variables = {**os.environ, **(environment or {})}
     variables["PYTHONPATH"] = os.pathsep.join([*places, variables.get("PYTHONPATH", "")])
     return subprocess.run(

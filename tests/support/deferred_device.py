@@ -6,18 +6,15 @@ late, would go unnoticed. It also logs submissions and waits, and fails on deman
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
+
+from device_runner import Launch, run_stages, sim
 
 import lily
 from lily import _core, _test_doubles
 from lily.checkpoint import read_checkpoint, resolve_source
 from lily.model.native import native_config, native_source
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "metal"))
-
-from device_runner import Launch, run_stages, sim
 
 
 def run_stage(launches: list[Any]) -> None:

@@ -84,7 +84,10 @@ class Served:
 def served(*faults, context=4096, **options):
     """A server with options of ServerOptions, and faults of `served_process.py`."""
     given = json.dumps({"options": options, "context": context, "faults": faults})
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[1]), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[1]), str(PROGRAM.parent), *sys.path]),
+    }
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), given],
         stderr=subprocess.PIPE,

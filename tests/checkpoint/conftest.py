@@ -1,6 +1,0 @@
-"""Makes the helpers in tests/ importable from here."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
