@@ -85,6 +85,8 @@ def test_an_interrupted_generation_is_130():
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         env=ENVIRONMENT,
+        # As a terminal starts it: where a script runs in the background, all that it starts ignores the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.read(20)  # generation has begun
     process.send_signal(signal.SIGINT)

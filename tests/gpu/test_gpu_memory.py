@@ -87,3 +87,17 @@ def test_what_a_fork_adds(counted: Counted) -> None:
             apart = session.state_bytes + fork.state_bytes - counted.allocated
             assert 0 <= apart < shared
         assert session.state_bytes == counted.allocated
+
+
+@pytest.mark.parametrize(("most", "rooms"), [(300, (256, 300)), (600, (256, 600)), (100, (100, 100))])
+def test_no_cache_is_larger_than_the_context(checkpoint: Path, most: int, rooms: tuple[int, int]) -> None:
+    device = _core.device.SimDevice()
+    with model_on(device, checkpoint, max_context=most) as model:
+        config = model.config
+        position = 2 * config.num_full_attention_layers * config.num_key_value_heads * config.head_dim * 2
+        sizes = []
+        for count in (1, most):
+            with model.session() as session:
+                session.prefill(PROMPT[:count])
+                sizes.append(session.state_bytes - rooms[len(sizes)] * position)
+        assert sizes[0] == sizes[1] > 0  # what does not grow with the context

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,10 +16,14 @@ pytest.importorskip("lily._core", reason="needs the built package")
 pytest.importorskip("starlette", reason="needs the extra for the server")
 
 from served import CHAT, HELLO, MESSAGES, RESPONSES, everything, parsed, request
+from starlette.requests import Request
 
 from lily.chat import ContentDelta
 from lily.errors import CancelledError, CheckpointError, ClosedError
-from lily.server import chat_completions, engine, errors
+from lily.server import ServerOptions, chat_completions, engine, errors
+from lily.server.byte_budget import ByteBudget, Charge
+from lily.server.call import Call
+from lily.server.delivery import EventStream
 from lily.server.engine import Engine, Failure, Finished
 
 PATHS = {
@@ -140,6 +145,45 @@ def test_the_ticket_of_a_stream_that_is_left_is_cancelled(start, monkeypatch):
         wait_until(lambda: not client.service.engine.running)
         assert steps[0].cancelled
         assert counted(client, 499, "chat_completions") == 1
+
+
+def test_the_ticket_of_a_stream_that_cannot_be_sent_is_cancelled():
+    """The connection fails before anybody has told that the client has gone."""
+    one = Engine(max_queue=4)
+
+    def endless(ticket):
+        while True:
+            time.sleep(0.005)
+            yield 0, ContentDelta("on ")
+
+    class Form:
+        def begin(self, prefill):
+            return [b"begin"]
+
+        def event(self, choice, event):
+            return [event.text.encode()]
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+        if len(sent) == 4:
+            raise OSError("the connection is broken")
+
+    async def ask():
+        service = SimpleNamespace(options=ServerOptions(), engine=one)
+        call = Call(Request({"type": "http"}), "client", Charge(ByteBudget(1)))
+        ticket = one.submit(endless, "client")
+        await EventStream(service, call, ticket, Form())({}, None, send)
+        assert ticket.cancelled
+        while one.running:
+            await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(asyncio.wait_for(ask(), 60))
+        assert [message.get("body") for message in sent[1:]] == [b"begin", b"on ", b"on "]
+    finally:
+        one.close()
 
 
 def test_a_client_that_does_not_take_its_items_is_given_up(monkeypatch):

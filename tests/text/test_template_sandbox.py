@@ -6,10 +6,11 @@ import json
 import pytest
 
 from lily.errors import TemplateError
-from lily.text import ChatTemplate, template_budget
+from lily.text import ChatTemplate, chat_template, template_budget, template_guards
 
 BIG = "{% set s = 'x' * 999999 %}"
 GROW = "{%% set ns = namespace(s=['x']) %%}{%% for i in range(60) %%}{%% set ns.s = %s %%}{%% endfor %%}"
+MACRO = "{{% macro f() %}}{{% endmacro %}}{{% for i in range({}) %}}{{{{ f() }}}}{{% endfor %}}"
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -157,6 +158,32 @@ def test_runaway_templates_are_stopped(source, monkeypatch):
     with pytest.raises(TemplateError) as caught:
         render(source)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "source", "within", "words"),
+    [
+        ("_STEPS", 1000, "{{% for i in range({}) %}}{{% endfor %}}", 900, "more than 1000 steps"),
+        ("_STEPS", 1000, MACRO, 450, "more than 1000 steps"),
+        (
+            "_CHARACTERS",
+            50_000,
+            "{{% for i in range({}) %}}{{% set x = 'ab' * 1000 %}}{{% endfor %}}",
+            20,
+            "50000 char",
+        ),
+        ("OUTPUT_LIMIT", 5000, "{{{{ 'a' * {} }}}}", 4900, "5000 characters"),
+        ("REPEAT_LIMIT", 5000, "{{{{ 'a' * {} }}}}", 4900, "more than 5000 items"),
+    ],
+)
+def test_each_bound_holds_without_the_others(monkeypatch, bound, value, source, within, words):
+    monkeypatch.setattr(template_budget, "_SECONDS", 1e9)
+    for module in (template_budget, template_guards, chat_template):
+        if hasattr(module, bound):
+            monkeypatch.setattr(module, bound, value)
+    render(source.format(within))
+    with pytest.raises(TemplateError, match=words):
+        render(source.format(2 * within))
 
 
 def test_a_template_of_any_length_is_refused():
