@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from records import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
@@ -94,17 +95,10 @@ def record(commits: list[str], rounds: list[list[dict[str, float]]]) -> dict[str
     """What the JSON file holds: the command, the machine and every figure."""
     return {
         "command": f"python benchmarks/compare_commits.py {commits[0][:12]} {commits[1][:12]} --rounds {len(rounds)}",
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "machine": machine(),
         "before": [one[0] for one in rounds],
         "after": [one[1] for one in rounds],
     }
-
-
-def processor() -> str:
-    """What the processor calls itself."""
-    information = Path("/proc/cpuinfo")
-    names = [line for line in information.read_text().splitlines() if line.startswith("model name")]
-    return names[0].partition(":")[2].strip() if names else platform.processor()
 
 
 if __name__ == "__main__":

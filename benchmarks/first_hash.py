@@ -5,26 +5,31 @@ python benchmarks/first_hash.py MODEL [MODEL ...]
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
 from pathlib import Path
 
+from records import parser, write
+
 
 def main() -> None:
     """Print a line for each model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", type=Path)
+    options = parser(__doc__)
+    options.add_argument("models", nargs="+", type=Path)
+    given = options.parse_args()
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LILY_CACHE_DIR"] = folder  # where the hashes are kept
-        for path in parser.parse_args().models:
+        for path in given.models:
             first, processor, size = identity_seconds(path)
             second, _, _ = identity_seconds(path)
             print(
                 f"{path}: {size / 1e9:.2f} GB; first {first:.3f} s ({size / first / 1e9:.2f} GB/s, processor "
                 f"{processor:.2f} s), second {1e3 * second:.2f} ms"
             )
+            figures[path.name] = {"bytes": size, "first, s": first, "processor, s": processor, "second, s": second}
+    write(given.json, {"figures": figures})
 
 
 def identity_seconds(path: Path) -> tuple[float, float, int]:

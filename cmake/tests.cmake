@@ -30,3 +30,10 @@ foreach(source ${test_sources})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)  # seconds, on a loaded machine under a sanitizer
 endforeach()
+
+# Programs that time single kernels of the CPU backend, for benchmarks/cpu_kernels.py; built only when asked for.
+foreach(name bench_matmul bench_float_kernels)
+  add_executable(${name} EXCLUDE_FROM_ALL tests/${name}.cpp)
+  target_include_directories(${name} PRIVATE tests)
+  target_link_libraries(${name} PRIVATE lily_engine lily_warnings)
+endforeach()

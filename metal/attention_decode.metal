@@ -6,8 +6,8 @@
 // then values.
 //
 // Coalesced (D5): LANES neighbouring lanes read one position, 16 bytes each. The partial products of 8 positions and
-// all query heads are then summed over the lanes together, by halving: as many shuffles as there are sums. Otherwise a
-// lane reads positions of its own.
+// all query heads are then summed over the lanes together, by halving: as many shuffles as there are sums. Otherwise
+// each lane reads its own positions.
 #include "lily_common.h"
 
 constant int kHeadDim [[function_constant(kHeadDimIndex)]];
@@ -194,7 +194,7 @@ METAL_FUNC void add_coalesced(thread HeadValues<HEADS>& sums, threadgroup const 
   }
 }
 
-// The same from positions of a lane's own: 8 dimensions at a time are summed over lanes, for the lane that has them.
+// The same with separate positions for each lane: 8 dimensions at a time are summed for the lane that has them.
 template <int HEADS>
 METAL_FUNC void add_own(thread HeadValues<HEADS>& sums, threadgroup const float* weights, device const bfloat* values,
                         int head_dim, int count, uint thread_index, uint lane) {

@@ -1,11 +1,11 @@
 // attention_prefill.metal -- causal flash attention of a chunk of tokens over the cache, as matrix products of tiles.
 //
 // query bf16 [rows, heads, head_dim] (scaled), keys and values bf16 [kv_heads, capacity, head_dim], projected query
-// bf16 [rows, heads, 2, head_dim] (for the gate), out bf16 [rows, heads, head_dim]. A threadgroup has kRows rows of
-// one head, a simdgroup a quarter of them, and goes through the positions in blocks. Scores, weights and sums
-// stay in a simdgroup's registers: scores = q k^T a chunk of dimensions after the other, the online softmax, then
-// sums = factors sums + weights v, a chunk of columns after the other. Chunks of keys and values come to two tiles in
-// turn: one is filled while the other may still be read, and a chunk further is on its way to registers.
+// bf16 [rows, heads, 2, head_dim] (for the gate), out bf16 [rows, heads, head_dim]. A threadgroup has kRows rows of one
+// head, a simdgroup a quarter of them, and goes through the positions in blocks. Scores, weights and sums stay in a
+// simdgroup's registers: scores = q k^T one chunk of dimensions after another, the online softmax, then sums = factors
+// sums + weights v, one chunk of columns after another. Chunks of keys and values alternate between two tiles: one is
+// filled while the other may still be read, and the next chunk is on its way to registers.
 #include "lily_tile.h"
 
 constant int kHeadDim [[function_constant(kHeadDimIndex)]];

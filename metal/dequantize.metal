@@ -1,4 +1,4 @@
-// dequantize.metal -- a whole quantized matrix as bf16 in device memory: what a product otherwise does in its tiles.
+// dequantize.metal -- a whole quantized matrix as bf16 in device memory, instead of in the tiles of a product.
 //
 // codes [rows_out, columns] of 4 or 8 bits, lowest bits first in a word, scales and biases bf16 [rows_out, columns /
 // group_size] to out bf16 [rows_out, columns] = code * scale + bias. A thread makes one element.

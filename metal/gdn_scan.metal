@@ -24,7 +24,7 @@ struct TokenPlace {
   }
 };
 
-// What a step needs at once. All as read: a conversion would wait for the memory.
+// The inputs of a step, unconverted: a conversion would wait for the memory.
 template <int LANES>
 struct TokenInputs {
   KeyRow<LANES> key;

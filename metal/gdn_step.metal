@@ -3,7 +3,7 @@
 // The norm: out = x / sqrt(mean(x^2) + eps) * weight * silu(z) over the value_dim values of a head.
 #include "lily_gdn.h"
 
-// Elements i to i + 3 of `size`; zeros past the end. Rows of no multiple of four are not aligned for vectors.
+// Elements i to i + 3 of `size`; zeros past the end. Rows of other lengths than multiples of four are unaligned.
 METAL_FUNC float4 load_four(device const float* x, uint i, uint size) {
   if (size % 4 == 0) return *(device const float4*)(x + i);
   return float4(x[i], i + 1 < size ? x[i + 1] : 0.0f, i + 2 < size ? x[i + 2] : 0.0f, i + 3 < size ? x[i + 3] : 0.0f);

@@ -2,7 +2,7 @@
 //
 // This is the contract between the kernels and the passes of src/lily_core/gpu/. 4-byte scalars only, at most 256 bytes a
 // struct. "f32" is float, "bf16" is bfloat, shapes are row-major, sizes count elements unless a name says bytes. "@n" is
-// [[buffer(n)]]; a slot is written only where the text says "out" (any other is `device const`). "Launch: {x, y} t" is the
+// [[buffer(n)]]; a slot is written only if the text says "out" (any other is `device const`). "Launch: {x, y} t" is the
 // grid of threadgroups and the threads in each; threadgroup memory is declared inside the kernels. Sizes need not be
 // multiples of a tile: the last threadgroup of a row leaves what is past the end.
 //
@@ -62,7 +62,7 @@ enum LaunchSize {
   kGemvRows = 16,           // four matrix rows each;
   kSplitRows = 4,           // with kSharedColumns: four rows a threadgroup
   kDownRows = 4,            // expert_down: matrix rows a threadgroup,
-  kDownThreads = 288,       // a simdgroup for each of nine experts, more take turns
+  kDownThreads = 288,       // a simdgroup for each of nine experts; more experts share them
   kTileThreads = 128,       // GEMM: four simdgroups
   kTileColumns = 64,        // GEMM: columns of out a threadgroup; its rows are in the kernel's name
   kGroupThreads = 128,      // routing kernels

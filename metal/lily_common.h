@@ -8,7 +8,7 @@
 using namespace metal;
 using namespace lily::args;
 
-// Before a loop over a register array, so that the array stays in registers. The sim device does without.
+// Goes before a loop over a register array, so that the array stays in registers. The sim device ignores it.
 #if defined(LILY_SIM)
 #define UNROLL
 #elif defined(LILY_CUDA)

@@ -1,9 +1,9 @@
 // lily_gdn.h -- rows of the recurrent state of Gated DeltaNet, split over lanes: what the scans and the step share.
 //
 // A head's state is f32 [value_dim, key_dim]. One row of it, and the keys and queries that meet it, lie on LANES lanes
-// of a simdgroup (32, 16, 8 or 4): part i of lane l is the four elements from 4 * (i * LANES + l) on, so that the
-// lanes of a row read consecutive addresses. key_dim is the constant kKeyDim, a multiple of 32; where it is no
-// multiple of 4 * LANES, the last lanes hold zeros.
+// of a simdgroup (32, 16, 8 or 4): part i of lane l is the four elements from 4 * (i * LANES + l) on, so that the lanes
+// of a row read consecutive addresses. key_dim is the constant kKeyDim, a multiple of 32; if it is not a multiple of 4
+// * LANES, the last lanes hold zeros.
 #pragma once
 
 #include "lily_common.h"

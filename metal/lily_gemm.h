@@ -2,7 +2,7 @@
 // memory. Shared by the products on simdgroup matrices (gemm.metal) and on tensor operations (gemm_tensor.metal).
 //
 // Along k both tiles take kTileDepth columns a step, in bf16: x in [rows of the tile, kTileStride], W dequantized in
-// [kTileColumns, kTileStride]. What is past an edge is zero. `load` brings the next step's 16-byte pieces to
+// [kTileColumns, kTileStride]. Elements past an edge are zero. `load` brings the next step's 16-byte pieces to
 // registers while the products of this step run; `store` dequantizes them into the tile.
 #pragma once
 

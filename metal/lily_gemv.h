@@ -97,7 +97,7 @@ struct LaneVector {
     }
   }
 
-  // From what stage_residual has left: step `step` of the simdgroup along the staged columns.
+  // Reads what stage_residual has staged: step `step` of the simdgroup along the columns.
   METAL_FUNC void load_staged(threadgroup const float4* staged, uint step, uint lane) {
     float4 sums = float4(0.0f);
     UNROLL for (int i = 0; i < COLUMNS / 4; i++) {

@@ -140,6 +140,7 @@ int main(int count, char** arguments) {
     bench_attention(isa.table, 1, 8192, 8, 20);
     bench_attention(isa.table, 1, 131072, 8, 2);
     bench_attention(isa.table, 512, 512, 512, 10);
+    bench_attention(isa.table, 256, 1024, 512, 10);
     bench_attention(isa.table, 64, 8192, 512, 6);
     bench_attention(isa.table, 16, 8192, 32, 8);
     bench_rows(isa.table);

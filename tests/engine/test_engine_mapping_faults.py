@@ -57,7 +57,7 @@ def test_the_command_line_and_the_server_name_the_file(directory: Path, setup: s
     named = [line for line in lines if line.startswith("lily: ")]
     assert len(named) == 1
     assert str(directory / "model-00002-of-00002.safetensors") in named[0]
-    assert "became shorter" in named[0]
+    assert "was truncated" in named[0]
 
 
 def test_a_library_changes_no_signal(directory: Path) -> None:

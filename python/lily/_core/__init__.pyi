@@ -181,7 +181,7 @@ class VectorSource:
     def __init__(self, name: str, element_type: ElementType, file: int, offset: int, size: int, add: float) -> None: ...
 
 class FileIdentity:
-    """What tells a file from another one, and from other content."""
+    """Identifies a file and its content."""
 
     def __init__(self, device: int, inode: int, size: int, modified_ns: int, changed_ns: int) -> None: ...
 
@@ -192,7 +192,7 @@ class CheckpointSource:
 
 def report_mapping_faults() -> bool:
     """
-    From now on SIGBUS names the mapped file that became shorter; False where the signal has a handler.
+    Makes SIGBUS name the truncated mapped file; False if the signal already has a handler.
     """
 
 class Sampling:
@@ -364,7 +364,7 @@ class EngineOptions:
     @property
     def copy_progress(self) -> Callable[[int, int], None]:
         """
-        Called with (bytes copied, bytes in all) while weights are copied to a device; None in its absence.
+        Called with (bytes copied, bytes in all) while weights are copied to a device; may be None.
         """
 
     @copy_progress.setter
@@ -373,7 +373,7 @@ class EngineOptions:
     @property
     def compile_progress(self) -> Callable[[int, int], None]:
         """
-        Called with (pipelines made, pipelines in all) while a device compiles them; None in its absence.
+        Called with (pipelines made, pipelines in all) while a device compiles them; may be None.
         """
 
     @compile_progress.setter
@@ -494,7 +494,7 @@ class Snapshot:
 
     def non_finite(self) -> str | None:
         """
-        Where the state first holds a value that is NaN or infinite; None where all are finite.
+        Where the state first holds a value that is NaN or infinite; None if all are finite.
         """
 
 def state_tensors(model: Model, position: int) -> list[tuple[str, str, list[int]]]:
@@ -502,7 +502,7 @@ def state_tensors(model: Model, position: int) -> list[tuple[str, str, list[int]
 
 def first_non_finite(values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], type: str) -> int | None:
     """
-    Index of the first value that is NaN or infinite; None where all are finite.
+    Index of the first value that is NaN or infinite; None if all are finite.
     """
 
 class SnapshotBuilder:

@@ -110,7 +110,7 @@ def metal_facts() -> MetalFacts | None:
 
 def open(name: str) -> Device:
     """
-    The device of that name, for tests and verification; BackendError names those there are.
+    The device of that name, for tests and verification; BackendError lists the available ones.
     """
 
 class InspectingDevice(Device):

@@ -7,7 +7,7 @@ import lily._core.device
 
 
 class PassReport:
-    """What a planned pass comes to; bytes by memory kind."""
+    """Counts of a planned pass; bytes by kind of memory."""
 
     @property
     def kernels(self) -> int: ...
@@ -52,7 +52,7 @@ def report_prefill(config: lily._core.ModelConfig, formats: Mapping[str, tuple[l
 MEMORY_KINDS: tuple = ('weights', 'cache', 'recurrent', 'other')
 
 class Counters:
-    """What the passes of a model came to so far."""
+    """Counts of all passes of a model so far."""
 
     @property
     def submissions(self) -> int: ...

@@ -1,1 +1,1 @@
-"""Measures speed, memory and the machine's roof for a checkpoint, alone or in turn with another engine."""
+"""Measures speed, memory and the machine's roof for a checkpoint, alone or alternating with another engine."""

@@ -1,4 +1,4 @@
-"""ablate: what every mechanism of the GPU engine is worth, by turning off one at a time."""
+"""ablate: the gain of every mechanism of the GPU engine, measured by turning off one at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ablation", "AblationRow", "ablate"]
 
-# Where each mechanism is measured unless the caller says otherwise: where it was published to matter.
+# Default lengths for each mechanism: those at which it was published to matter.
 _LENGTHS: dict[str, tuple[int, ...]] = {
     "P1": (512,),
     "P2": (512,),
@@ -38,8 +38,8 @@ _OTHER_LENGTHS = (4096,)
 class AblationRow:
     """One mechanism at one length.
 
-    `on` and `off` are tokens a second: medians, lowest and highest of the runs. `kernels` and `stages` count one pass,
-    a decode step or a prompt's last chunk, with the mechanism on and off.
+    `on` and `off` are tokens a second: medians, lowest and highest of the runs. `kernels` and `stages` count one pass
+    (a decode step or a prompt's last chunk) with the mechanism on and off.
     """
 
     mechanism: str
@@ -53,7 +53,7 @@ class AblationRow:
 
     @property
     def gain(self) -> float:
-        """The median rate with the mechanism over the median without it, less 1."""
+        """The median rate with the mechanism divided by that without it, minus 1."""
         return self.on.median / self.off.median - 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,25 +111,25 @@ def ablate(
     runs: int = 5,
     report: Callable[[str], None] | None = None,
 ) -> Ablation:
-    """Measure matched configurations that differ in one switch, in turn.
+    """Measure pairs of configurations that differ in one switch, alternating.
 
     Parameters
     ----------
     model : Model, str or Path
-        A loaded model that runs on the GPU engine and whose sessions are not in use, or what `Model.load` takes.
+        A loaded model on the GPU engine whose sessions are not in use, or an argument for `Model.load`.
     backend : str
-        For a model that is loaded here; "cpu" has no switches.
+        If the model is loaded here; "cpu" has no switches.
     mechanisms : sequence of str, optional
         Names as in `lily.GpuOptions.without`; all by default.
     prompt, context : sequence of int, optional
         Lengths of prompts for the mechanisms of prefill, tokens before decoding for those of decode; by default, the
-        lengths at which each mechanism was published, as far as the model's context allows.
+        lengths at which each mechanism was published, up to the model's context.
     decode : int
         Tokens of one decoding run.
     runs : int
-        Runs of each configuration, the two in turn.
+        Runs of each configuration, alternating.
     report : callable, optional
-        Called with a line of text about what runs.
+        Called with a line of text about the current run.
 
     Raises
     ------
@@ -212,7 +212,7 @@ class _Bench:
         _core.gpu.set_options(self._model.core, options.to_core())
 
     def row(self, name: str, mechanism: Mechanism, length: int) -> AblationRow:
-        # D7 begins at a threshold; below it there is nothing to turn off.
+        # D7 begins at a threshold; below that there is nothing to turn off.
         given = self._model.gpu_options
         threshold = min(given.blocked_attention_threshold, length)
         base = dataclasses.replace(given, blocked_attention_threshold=threshold)

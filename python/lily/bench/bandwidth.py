@@ -1,4 +1,4 @@
-"""read_bandwidth: how fast this machine's memory is read, which bounds decoding."""
+"""read_bandwidth: how fast this machine reads memory, which limits decoding."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def read_bandwidth(threads: int, *, buffer_bytes: int = _BUFFER_BYTES, runs: int
     Parameters
     ----------
     threads : int
-        Threads that read at once, each from a buffer of its own.
+        Threads that read at the same time, each from its own buffer.
     buffer_bytes : int
         Bytes of each buffer.
     runs : int
-        Timed passes, after one that is not timed.
+        Timed passes, after an untimed one.
     """
     seconds = _core.kernels.time_reads(threads, buffer_bytes, runs + 1)
     return threads * buffer_bytes / statistics.median(seconds[1:])

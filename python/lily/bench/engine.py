@@ -19,7 +19,7 @@ __all__ = ["LilyEngine", "random_ids"]
 
 
 def random_ids(count: int, vocab_size: int) -> npt.NDArray[np.int32]:
-    """The `count` token ids that a prompt of that length holds, the same in every run."""
+    """The `count` token ids of a prompt of that length, the same in every run."""
     return np.random.default_rng(count).integers(0, vocab_size, count, dtype=np.int32)
 
 
@@ -37,7 +37,7 @@ class LilyEngine:
         self._model.close()
 
     def reopen(self, model: Model) -> None:
-        """Go on with the same model, loaded again."""
+        """Load the same model again."""
         self._model = model
         self._session = model.session(seed=0)
 
@@ -63,7 +63,7 @@ class LilyEngine:
         return self.continue_after(context, tokens)
 
     def continue_after(self, context: int, tokens: int) -> float:
-        """The same right after `prefill(context)`, whose prompt this decodes on."""
+        """The same directly after `prefill(context)`, continuing its prompt."""
         start = time.perf_counter()
         # The first of these tokens comes from the logits of the prompt, each of the others takes a step.
         produced = list(self._session.generate(tokens + 1, sampling=Sampling.greedy(), stop_tokens=()))
@@ -72,7 +72,7 @@ class LilyEngine:
         return seconds
 
     def warm_up(self, length: int, tokens: int) -> None:
-        """A prompt and some steps that are not measured."""
+        """An unmeasured prompt and a few steps."""
         self._session.reset()
         self._session.prefill(random_ids(length, self._vocab_size))
         list(self._session.generate(tokens, sampling=Sampling.greedy(), stop_tokens=()))

@@ -1,4 +1,4 @@
-"""default_lengths: where a model is measured unless the caller says otherwise."""
+"""default_lengths: the lengths at which a model is measured by default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def default_lengths(backend: str, longest: int) -> tuple[tuple[int, ...], tuple[
     backend : str
         The backend that runs the model.
     longest : int
-        The most tokens that a prompt or context may have; longer ones are left out.
+        Maximum tokens of a prompt or context; longer lengths are left out.
     """
     on_gpu = backend in ("metal", "cuda")
     prompt, context = (_GPU_LENGTHS, _GPU_LENGTHS) if on_gpu else (_CPU_PROMPT, _CPU_CONTEXT)

@@ -31,13 +31,13 @@ class Workload:
     peers: tuple[str, ...] = ()  # "llama.cpp", "mlx-lm"
     gguf: Path | None = None  # llama.cpp's file
     peer_python: str = ""
-    peer_seconds: float = 60.0  # prompts that take a peer longer are left out
+    peer_seconds: float = 60.0  # seconds; prompts that take a peer longer are left out
     backend: str = "cpu"
     bandwidth_bytes: int = 1 << 30  # buffer of each thread
 
 
 def measure(source: str, workload: Workload, report: Callable[[str], None]) -> dict[str, Any]:
-    """Every figure, ready for JSON; `report` is told what runs.
+    """Every figure, ready for JSON; `report` is called with the current run.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""resident_memory, major_faults: what the process holds in memory, and what it had to read from the disk for it."""
+"""resident_memory, major_faults: the process's memory, and pages that it had to read from disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FIELDS = {"VmRSS": "resident", "RssAnon": "anonymous", "RssFile": "file_backed"
 
 
 def resident_memory() -> dict[str, int]:
-    """Bytes by kind, from Linux's /proc; empty where there is none."""
+    """Bytes by kind, from Linux's /proc; empty without it."""
     status = Path("/proc/self/status")
     if not status.exists():
         return {}
@@ -24,7 +24,7 @@ def resident_memory() -> dict[str, int]:
 
 
 def major_faults() -> int:
-    """Pages that this process had to wait for the disk for, so far; 0 where the system does not tell."""
+    """Pages that this process has had to read from disk; 0 if the system does not tell."""
     if sys.platform == "win32":
         return 0
     import resource

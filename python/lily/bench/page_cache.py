@@ -1,4 +1,4 @@
-"""bring_in: the page cache holds one engine's files, and not the other's."""
+"""bring_in: fills the page cache with one engine's files instead of another's."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _PASSES = 6
 
 
 def bring_in(files: Iterable[Path], instead_of: Iterable[Path] = ()) -> int:
-    """Read `files`, after the system was told that `instead_of` are not needed.
+    """Read `files` after telling the system that `instead_of` are not needed.
 
-    Two models may not fit into memory together: without this, an engine's first runs measure the disk. While a system
-    makes room for large pages it may drop what was read just before, so files are read again until all of their bytes
-    come from memory.
+    Two models may not fit into memory together: without this, an engine's first runs measure the disk. While the system
+    makes room for large pages it may drop pages that were just read, so files are read until all of their bytes come
+    from memory.
 
     Returns
     -------
     int
-        Pieces (of 16 MiB) that were not in memory in the last pass; 0 if the system can tell and all were.
+        Pieces (of 16 MiB) that were not in memory in the last pass; 0 if the system reports that all were.
     """
     for path in instead_of:
         with path.open("rb") as file:
@@ -38,7 +38,7 @@ def bring_in(files: Iterable[Path], instead_of: Iterable[Path] = ()) -> int:
 
 
 def _read(path: Path) -> int:
-    """Read a file; the number of pieces that had to come from the disk, as far as the system can tell."""
+    """Read a file; returns the number of pieces that came from disk, as far as the system can tell."""
     buffer = bytearray(_PIECE_BYTES)
     missing = 0
     with path.open("rb", buffering=0) as file:
@@ -55,10 +55,10 @@ def _read(path: Path) -> int:
 
 
 def _read_cached(descriptor: int, buffer: bytearray, offset: int) -> int:
-    """Bytes at `offset` that could be read without waiting for the disk; 0 where the system cannot tell."""
+    """Bytes at `offset` that can be read without waiting for the disk; 0 if the system cannot tell."""
     if not hasattr(os, "RWF_NOWAIT"):
         return 0
     try:
         return os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
-    except OSError:  # nothing of it is in memory, or the file system does not know how
+    except OSError:  # none of it is in memory, or the file system does not support it
         return 0

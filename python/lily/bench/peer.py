@@ -1,4 +1,4 @@
-"""Peer, PeerProcess: another engine, in a process of its own that answers one round of measurements after another."""
+"""Peer, PeerProcess: another engine, in its own process, which measures one round after another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRIVER = _FOLDER / "peer_driver.py"
 class Peer:
     """Another engine and how it is opened.
 
-    `modes` maps a mode's name ("" for the only one) to what its job holds besides `file`.
+    `modes` maps a mode's name ("" for the only one) to the fields of its job besides `file`.
     """
 
     name: str
@@ -49,10 +49,10 @@ class PeerRound:
 
 
 def llama_cpp(gguf: Path, backend: str) -> Peer:
-    """llama.cpp with a GGUF file, on the kind of device that `backend` of Lily uses.
+    """llama.cpp with a GGUF file, on the same kind of device as Lily's `backend`.
 
-    On a CPU it has two ways to hold weights: a copy interleaved for its kernels (its default), or as mapped. On a GPU
-    its speed at prompts depends on the tokens that it computes at once: 2048, or 512 (its default).
+    On a CPU it can use a copy of the weights repacked for its kernels (its default), or the mapped weights. On a GPU
+    its prompt speed depends on the number of tokens computed at once: 2048, or 512 (its default).
     """
     if backend in ("cpu", "sim"):
         options = {"gpu": False, "ubatch": 512}
@@ -70,7 +70,7 @@ def mlx_lm(directory: Path) -> Peer:
 
 
 class PeerProcess:
-    """A peer in one of its modes, opened and warmed up.
+    """A peer in one of its modes, loaded and warmed up.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class PeerProcess:
     Raises
     ------
     BenchError
-        The interpreter or the peer failed; the message holds the end of what it wrote.
+        The interpreter or the peer failed; the message has the end of its output.
     """
 
     def __init__(self, python: str, peer: Peer, mode: str, job: Mapping[str, Any]) -> None:
@@ -125,8 +125,8 @@ class PeerProcess:
     def run(self, job: Mapping[str, Any]) -> PeerRound:
         """One round.
 
-        `job` holds prompt (lengths), context (lengths), decode (tokens) and prompt_seconds: prompts that would take
-        longer are left out of the answer.
+        `job` has prompt (lengths), context (lengths), decode (tokens) and prompt_seconds: prompts that would take
+        longer are left out.
         """
         answer = self._ask(job, "seconds")
         return PeerRound(answer["seconds"], answer["major_faults"])
@@ -135,7 +135,7 @@ class PeerProcess:
         """End the process."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+            with contextlib.suppress(BrokenPipeError):  # it has already ended
                 stream.close()
         try:
             self._process.wait(timeout=30)
@@ -146,7 +146,7 @@ class PeerProcess:
 
     def _ask(self, job: Mapping[str, Any], wanted: str) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # the answer that is missing then tells why
+        with contextlib.suppress(BrokenPipeError):  # then the missing answer is reported
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -7,8 +7,8 @@ ENGINE_FILE defines `open_engine(job)`. Reads one JSON object a line from standa
   "major_faults": {the same names: pages that had to be read from the disk}}
 
 An engine has `version`, `vocab_size`, `prefill(ids)`, `decode(context, tokens)`, both in seconds, and `keeps_prompt`:
-whether `decode` goes on after the prompt of the call before; otherwise it makes a context of that length itself.
-Imports nothing of Lily.
+whether `decode` continues the prompt of the previous call; otherwise it makes a context of that length itself. Imports
+nothing from Lily.
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ def major_faults() -> int:
 
 
 def measure(engine: Any, job: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """One round: prompts in ascending order, each with the decoding after it; those that would take too long are left
-    out."""
+    """One round: prompts in ascending order, each followed by decoding; those that would take too long are left out."""
     seconds: dict[str, float] = {}
     faults: dict[str, float] = {}
-    pace = 0.0  # seconds a token of the longest prompt so far
+    pace = 0.0  # seconds per token of the longest prompt so far
     for length in sorted({*job["prompt"], *job["context"]}):
         needs_prompt = length in job["prompt"] or engine.keeps_prompt
         too_long = pace * length > job["prompt_seconds"]

@@ -1,6 +1,7 @@
 """llama.cpp as a peer, through llama-cpp-python; run by peer_driver.py.
 
-Wants in the job: file, longest (tokens of a context), threads, repack, gpu (all layers on it, flash attention), ubatch.
+Fields of the job: file, longest (tokens of a context), threads, repack, gpu (all layers on it, flash attention),
+ubatch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 llama_cpp: Any = importlib.import_module("llama_cpp")
 BATCH = 2048  # tokens of one call, llama.cpp's own default
-UNTIMED_STEPS = 8  # in which a graph of a GPU is recorded
+UNTIMED_STEPS = 8  # steps in which a GPU graph is recorded
 
 
 class LlamaCpp:
@@ -68,7 +69,7 @@ class LlamaCpp:
         return int(np.ctypeslib.as_array(pointer, (self.vocab_size,)).argmax())
 
     def decode(self, context: int, tokens: int) -> float:
-        """Seconds for `tokens` steps after what was fed so far, which is `context` tokens."""
+        """Seconds for `tokens` steps after the `context` tokens computed so far."""
         token = self.best()
         for step in range(-UNTIMED_STEPS, tokens):
             if step == 0:

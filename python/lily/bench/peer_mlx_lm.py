@@ -1,7 +1,7 @@
 """mlx-lm as a peer, on MLX's default device; run by peer_driver.py.
 
-Wants in the job: file (the checkpoint's directory). Prompts and steps go through mlx_lm's generate_step, as its command
-line does.
+Fields of the job: file (the checkpoint's directory). Prompts and steps go through mlx_lm's generate_step, as its
+command line does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 mx: Any = importlib.import_module("mlx.core")
 generate_step: Any = importlib.import_module("mlx_lm.generate").generate_step
-UNTIMED_STEPS = 8  # in which MLX records its graphs
+UNTIMED_STEPS = 8  # steps in which MLX records its graphs
 
 
 class MlxLm:
     """A model of mlx-lm."""
 
-    # A context is one token's states, and random keys and values: the time of a step does not depend on what they hold,
-    # and on a device for which mlx-lm has no kernel of the delta rule a long prompt takes minutes.
+    # A context consists of one token's states and random keys and values: a step's time does not depend on their
+    # values, and a long prompt takes minutes where mlx-lm has no delta rule kernel.
     keeps_prompt = False
 
     def __init__(self, job: dict[str, Any]) -> None:

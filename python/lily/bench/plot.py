@@ -1,4 +1,4 @@
-"""check_plot, save_plot: a measurement as curves over the number of tokens, prompts beside decoding."""
+"""check_plot, save_plot: draws a measurement as curves over the number of tokens, prompts beside decoding."""
 
 from __future__ import annotations
 

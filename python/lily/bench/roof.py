@@ -1,4 +1,4 @@
-"""decode_bytes: what a decoded token must read and write, from a checkpoint's headers."""
+"""decode_bytes: the bytes that a decoded token must read and write, from a checkpoint's headers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class DecodeBytes:
     """Bytes of memory traffic of one decoded token."""
 
     dense: int  # every matrix that each token uses, and one row of the embedding
-    experts: int  # the chosen ones
+    experts: int  # the chosen experts
     vectors: int  # float32
     state: int  # recurrent and convolution state, read and written
     kv: int  # keys and values of the whole context
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The total."""
         return self.dense + self.experts + self.vectors + self.state + self.kv
 
     def to_dict(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Rounds: runs of Lily and its peers in turn."""
+"""Rounds: alternating runs of Lily and its peers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Rounds"]
 
-# Tokens of the prompt that warms up: they meet nearly every expert, and on a GPU every kernel of a long prompt.
+# Tokens of the warm-up prompt: enough for nearly every expert and, on a GPU, every kernel of a long prompt.
 _WARM_UP = 128
 _WARM_UP_GPU = 2048
 _WARM_UP_STEPS = 4
@@ -45,26 +45,27 @@ class Plan:
 
     @property
     def tokens(self) -> dict[str, int]:
-        """The tokens that a measurement's seconds are of, by its name."""
+        """The number of tokens that a measurement times, by its name."""
         prompt = {f"prefill {n}": n for n in self.prompt}
         return prompt | {f"decode {n}": self.decode for n in self.context}
 
     @property
     def warm_up(self) -> int:
-        """Tokens of the first prompt, which is not timed."""
+        """Tokens of the first, untimed prompt."""
         return _WARM_UP if self.backend in ("cpu", "sim") else min(_WARM_UP_GPU, self.lengths[-1])
 
     @property
     def shares_memory(self) -> bool:
-        """Whether weights lie in the files' pages in memory, where two models may not fit side by side."""
+        """Whether weights stay in the files' pages in memory, where two models may not fit side by side."""
         return self.backend != "cuda"
 
 
 class Rounds:
     """The samples of Lily and its peers.
 
-    Where engines share memory, a peer runs in a new process each round, its files brought in first, in place of Lily's,
-    whose model is closed meanwhile: mapped pages stay in memory. Otherwise all stay loaded until all rounds are done.
+    If engines share memory, a peer runs in a new process each round, after its files have replaced Lily's in memory;
+    Lily's model is closed meanwhile, because mapped pages stay in memory. Otherwise all stay loaded until all rounds
+    are done.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ class Samples:
     """Rates in tokens a second, one for each run."""
 
     rates: list[float] = field(default_factory=list)
-    major_faults: int = 0  # in all runs: pages that had to be read from the disk
+    major_faults: int = 0  # pages read from disk, over all runs
 
     def add(self, tokens: int, seconds: float, major_faults: int = 0) -> None:
         """Record one run."""

@@ -8,7 +8,7 @@ __all__ = ["columns", "render"]
 
 
 def columns(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The figures of Lily and of each peer's modes, by what their column is called."""
+    """The figures of Lily and of each peer's modes, by column title."""
     found = {"lily": result["lily"]}
     for peer in result.get("peers", ()):
         for mode, figures in peer["modes"].items():

@@ -16,7 +16,7 @@ SUPPORTED = (
 )
 _ROPE_TYPES = ("default", "mrope")  # the positions of text are the same in all of mrope's sections
 _UNSCALED_BY_ONE = ("linear", "dynamic", "yarn")  # without effect where their factor is 1
-_SILU = ("silu", "swish")  # two names of one function
+_SILU = ("silu", "swish")  # two names for the same function
 _OUTER_TYPES = ("qwen3_5_moe", "qwen3_5_moe_text")
 
 _MAX_DIMENSION = 1 << 24
@@ -112,7 +112,7 @@ def text_section(raw: Mapping[str, Any], where: str) -> ConfigFields:
 
 
 def _with_usual_names(fields: ConfigFields) -> ConfigFields:
-    """The fields, those that writers call by a second name under the usual one, too."""
+    """The fields, with alternative names mapped to the usual ones."""
     if fields.get("num_experts") is None and fields.get("num_local_experts") is not None:
         return ConfigFields({**fields.values, "num_experts": fields.get("num_local_experts")}, fields.where)
     return fields
@@ -166,8 +166,8 @@ def parse_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
 def tied_embeddings(raw: Mapping[str, Any], where: str, *, has_head: bool) -> bool:
     """Whether the output head shares the embedding's matrix.
 
-    Where the two levels of a nested config disagree, the tensors decide: `has_head` tells whether the
-    checkpoint holds a head of its own.
+    If the two levels of a nested config disagree, the tensors decide: `has_head` says whether the checkpoint has its
+    own head.
     """
     text = text_section(raw, where)
     answers = {
@@ -211,7 +211,7 @@ def _refuse_unsupported(fields: ConfigFields) -> None:
 
 
 def _rope(fields: ConfigFields) -> tuple[float, float]:
-    """(theta, rotated part of each head). rope_parameters goes before the fields of older configs."""
+    """(theta, rotated part of each head). rope_parameters takes precedence over the fields of older configs."""
     parameters = fields.section("rope_parameters")
     places = [place for place in (parameters, fields.section("rope_scaling")) if place is not None]
     for place in places:

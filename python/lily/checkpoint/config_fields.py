@@ -75,7 +75,7 @@ class ConfigFields:
         return value
 
     def section(self, name: str) -> ConfigFields | None:
-        """A nested object, or None where it is absent."""
+        """A nested object, or None if absent."""
         value = self.values.get(name)
         if value is None:
             return None

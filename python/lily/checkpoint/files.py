@@ -128,7 +128,7 @@ def _check_shard_name(index: Path, tensor: str, name: Any) -> None:
 
 
 def _no_weights(directory: Path, listing: list[str]) -> CheckpointError:
-    """The error for a directory without weights, which names those of other formats that are there instead."""
+    """The error for a directory without weights; names weights of other formats in it."""
     for name in listing:
         foreign = foreign_name(name)
         if foreign is not None:

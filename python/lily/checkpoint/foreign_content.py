@@ -1,4 +1,4 @@
-"""Recognises what is not a checkpoint's file though it has the name of one, and says what to do about it."""
+"""Recognises files that are not what their name says, and names the remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BY_SUFFIX = {
 
 
 def foreign_content(start: bytes) -> str | None:
-    """What a file is by its first bytes, and the remedy, as the end of an error; None where nothing stands out."""
+    """What a file is, judged by its first bytes, and the remedy, as the end of an error; None if unremarkable."""
     head = start[:1024]
     if _LFS_POINTER.match(head):
         return "this is a Git LFS pointer, not the file itself: run git lfs pull in the folder of the clone"
@@ -60,12 +60,12 @@ def foreign_content(start: bytes) -> str | None:
 
 
 def foreign_name(name: str) -> str | None:
-    """What a file is by its name, and the remedy; None where nothing stands out."""
+    """What a file is, judged by its name, and the remedy; None if unremarkable."""
     if is_apple_double(name):
         return "is an AppleDouble file, which contains macOS attributes and no data; give the file without the ._"
     return _BY_SUFFIX.get(Path(name).suffix.lower())
 
 
 def is_apple_double(name: str) -> bool:
-    """Whether macOS wrote this file beside another one, to keep what the disk's format has no place for."""
+    """Whether this is an AppleDouble file, which macOS writes beside another file."""
     return name.startswith("._")

@@ -1,4 +1,4 @@
-"""resolve_source: what the user names as a model becomes a path: local, bundled, or fetched from the Hub."""
+"""resolve_source: turns the name of a model into a path: local, bundled, or downloaded from the Hub."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HUB_PATTERNS = (
 )  # fmt: skip
 
 _HUB_IGNORED = ("._*", "*/._*")  # of macOS, beside files that have these names
-# Endings of files, which no model of the Hub has.
+# File suffixes, which no Hub model's name has.
 _FILE_SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 logger = logging.getLogger("lily")
 
-# Called with (what is being done, bytes done, bytes in all or 0 where not yet known), from any thread.
+# Called with (activity, bytes done, total bytes or 0 if unknown), from any thread.
 Progress = Callable[[str, int, int], None]
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w./-]{1,200}))?", re.ASCII)
@@ -41,17 +41,17 @@ def resolve_source(source: str | Path, progress: Progress | bool | None = None) 
     Parameters
     ----------
     source
-        A directory; a .safetensors file beside its config.json; the name of a bundled model ("lily-tiny");
-        or a Hub id "owner/name", optionally with "@revision". A path that exists goes before a Hub id, and nothing
-        is asked of the Hub where a directory "owner" exists or the name is that of a file.
+        A directory; a .safetensors file beside its config.json; the name of a bundled model ("lily-tiny"); or a Hub id
+        "owner/name", optionally with "@revision". An existing path takes precedence over a Hub id. The Hub is not asked
+        if a directory "owner" exists or the name is that of a file.
     progress
         For downloads: a callable (what, done, total); True or False to show a progress bar or not;
-        None shows one where standard error is a terminal.
+        None shows one if standard error is a terminal.
 
     Raises
     ------
     CheckpointError
-        There is nothing by that name, or the download failed.
+        Nothing has that name, or the download failed.
     MissingExtraError
         A Hub id is given, but huggingface_hub is not installed.
     InvalidArgumentError
@@ -110,7 +110,7 @@ def _download(repository: str, revision: str | None, progress: Progress | bool |
         )
     except LilyError:  # raised by the caller's progress callable, to stop
         raise
-    except Exception as error:  # whatever the network and its libraries raise
+    except Exception as error:  # anything that the network libraries raise
         raise CheckpointError(
             f"{repository}: no such directory here, and it cannot be fetched from the Hub: "
             f"{quoted_text(_first_line(error))}; check the name, the network and your access to it (HF_TOKEN), "
@@ -139,7 +139,7 @@ def _bar(base: Any, progress: Progress | bool | None, repository: str) -> Any:
     lock = threading.Lock()
 
     class CallbackBar(base):  # type: ignore[misc]
-        """Counts bytes itself, as a disabled bar does not."""
+        """Counts bytes itself, because a disabled bar does not."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             self.done = int(options.get("initial") or 0)

@@ -1,4 +1,4 @@
-"""Strict JSON from a checkpoint's files: one clear error for every way in which a file can be wrong."""
+"""Strict JSON from a checkpoint's files, with a clear error for everything that can be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lily.checks.quoting import quoted_path, quoted_text
 _DAMAGED = "the file is damaged: restore it from the checkpoint's source"
 _MAX_DEPTH = 64  # of nested objects and lists
 _MAX_VALUES = 4_000_000
-_MAX_DIGITS = 4300  # of an integer: Python's own limit, where nobody has changed it
+_MAX_DIGITS = 4300  # digits of an integer: Python's own default limit
 
 
 def read_json_object(path: Path, error_type: ErrorType, *, limit: int, only_finite: bool = True) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read_json_object(path: Path, error_type: ErrorType, *, limit: int, only_fini
 def read_optional_json_object(
     path: Path, error_type: ErrorType, *, limit: int, only_finite: bool = True
 ) -> dict[str, Any] | None:
-    """As `read_json_object`, or None if there is no such file."""
+    """Like `read_json_object`, but None if there is no such file."""
     return read_json_object(path, error_type, limit=limit, only_finite=only_finite) if exists(path) else None
 
 
@@ -46,13 +46,13 @@ def parse_json_object(
 ) -> dict[str, Any]:
     """Parse UTF-8 JSON whose top level is an object; `where` names the file in errors.
 
-    A `max_depth` of None leaves nesting to the parser, for callers that look at values of known depth alone.
-    `only_finite=False` is for files of which most fields are nobody's: training scripts write NaN and Infinity into
-    some. Whoever takes a field checks it.
+    A `max_depth` of None leaves nesting to the parser, for callers that only look at values of known depth.
+    `only_finite=False` is for files with many irrelevant fields, into which training scripts write NaN and Infinity;
+    the fields that are used are checked later.
 
-    Duplicate keys and non-finite numbers are errors, so that no two readers can see different values. So are
-    integers of more than 4300 digits and more than 64 levels of nesting, so that nothing that walks over the values can
-    fail or take long.
+    Duplicate keys and non-finite numbers are errors, so that no two readers can see different values. So are integers
+    of more than 4300 digits and more than 64 levels of nesting, so that later code that walks over the values cannot
+    fail or be slow.
     """
     text = _checked_text(data, where, error_type)
     parsed = _parse(text, where, error_type, only_finite)
@@ -130,7 +130,7 @@ def _fail(what: str, where: str, error_type: ErrorType, cause: BaseException | N
 
 
 def _is_deeper(value: Any, limit: int) -> bool:
-    """Whether more than `limit` objects and lists lie within each other."""
+    """Whether objects and lists are nested more than `limit` levels deep."""
     level = [value]
     for _ in range(limit):
         level = [

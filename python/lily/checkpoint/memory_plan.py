@@ -1,4 +1,4 @@
-"""plan: the exact memory that a model takes at a context length, from its headers alone."""
+"""plan: the exact memory that a model needs at a context length, from its headers alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KV_BLOCK_TOKENS = 256  # the cache grows by whole blocks
 DEFAULT_PREFILL_CHUNK = 512
 _BFLOAT16 = 2
 _FLOAT32 = 4
-_SCORED_ROWS = 32  # whose logits are held at once while a text is scored
+_SCORED_ROWS = 32  # rows whose logits are held at once while scoring
 _OUTPUTS = ("out_proj", "o_proj", "down_proj")  # matrices that do not read a block's normed input
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes that a model and one session take at a context length."""
+    """Bytes that a model and one session need at a context length."""
 
     context: int  # tokens
     prefill_chunk: int  # tokens
@@ -73,24 +73,24 @@ def plan(
     threads: int | None = None,
     prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
 ) -> Plan:
-    """The memory that a checkpoint takes with one session of `context` tokens.
+    """The memory that a checkpoint needs with one session of `context` tokens.
 
     Parameters
     ----------
     checkpoint
-        A checkpoint that was read, or whatever `resolve_source` accepts.
+        A checkpoint, or anything that `resolve_source` accepts.
     context
         Tokens that the session can hold, at most the model's max_position_embeddings.
     threads
         Threads of the CPU backend; by default as for `lily.Model.load`, one for each physical core that the process may
         run on.
     prefill_chunk
-        Tokens that are prefilled at a time.
+        Prompt tokens computed at a time.
 
     Raises
     ------
     InvalidArgumentError
-        A number is no whole number of at least 1, or the context exceeds the model's.
+        A number is not a positive whole number, or the context exceeds the model's.
     CheckpointError, ConfigError
         The checkpoint cannot be read.
     """
@@ -136,7 +136,7 @@ def conv_state_bytes(config: ModelConfig) -> int:
 
 
 def input_formats(source: CheckpointSource) -> int:
-    """How many formats the quantized matrices that read one block's input have at most: each reads its own copy."""
+    """Maximum number of formats among the quantized matrices that read one block's input: each reads its own copy."""
     formats: dict[str, set[tuple[MatrixFormat, int]]] = {}
     for matrix in source.matrices:
         *block, name = matrix.name.split(".")
@@ -148,10 +148,10 @@ def input_formats(source: CheckpointSource) -> int:
 
 
 def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int, formats: int) -> int:
-    """Working memory of the CPU backend at most: it depends on the chunk, never on the prompt's length.
+    """An upper bound of the CPU backend's working memory, which depends on the chunk but not on the prompt's length.
 
     The terms follow the buffers of src/lily_core/cpu/cpu_backend.h: the residual stream and its norm, and a workspace
-    in which the blocks of a layer, and the logits of scored rows, take turns. `formats`: see `input_formats`.
+    that the blocks of a layer, and the logits of scored rows, share one after another. `formats`: see `input_formats`.
     """
     hidden = config.hidden_size
     routed = config.num_experts_per_tok * config.moe_intermediate_size
@@ -165,8 +165,8 @@ def scratch_bytes(config: ModelConfig, prefill_chunk: int, threads: int, formats
         mixed.append(config.query_dim)
         blocks.append(3 * config.query_dim + 2 * config.key_value_dim + config.rotary_dim)
     workspace = max(prefill_chunk * max(blocks), min(prefill_chunk, _SCORED_ROWS) * config.vocab_size)
-    # Fixed-point copies: of the block's input for each format that reads it, of the shared expert's values, and in turn
-    # of what the mixer and the routed experts put out.
+    # Fixed-point copies: of the block's input for each format that reads it, of the shared expert's values, and, one
+    # after another, of the outputs of mixer and routed experts.
     fixed_point = formats * _fixed_point_bytes(hidden, 1) + _fixed_point_bytes(shared, 1)
     outputs = [(columns, 1) for columns in mixed] + [(config.moe_intermediate_size, config.num_experts_per_tok)]
     fixed_point += max(_halves_bytes(*rows) for rows in outputs) + max(_group_bytes(*rows) for rows in outputs)

@@ -1,11 +1,11 @@
-"""Names of tensors and modules: whatever prefix a writer used, one canonical name inside Lily."""
+"""Names of tensors and modules: one canonical name inside Lily, whatever prefix a writer used."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# As the vendor, transformers and mlx-lm write them; longer prefixes first.
+# Prefixes of the vendor, transformers and mlx-lm; longer ones first.
 _PREFIXES = (
     "model.language_model.model.",
     "language_model.model.",
@@ -41,7 +41,7 @@ def split_prefix(raw: str) -> tuple[str, str] | None:
 
 
 def summarise(names: Iterable[str]) -> str:
-    """All names in short: those that differ in their layer or expert number alone are listed as one.
+    """A short list of names: those that differ only in their layer or expert number become one entry.
 
     >>> summarise(["layers.0.norm", "layers.1.norm", "layers.3.norm", "head"])
     'layers.{0-1,3}.norm, head'

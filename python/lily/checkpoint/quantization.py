@@ -16,7 +16,7 @@ from lily.errors import ConfigError
 _BLOCKS = ("quantization", "quantization_config")
 _PARAMETERS = ("group_size", "bits", "mode")
 _METHODS = (None, "mlx", "affine")
-# Keys of other quantizers, whose files lie in another layout though their shapes may be the same.
+# Keys of other quantizers, whose files have another layout even if the shapes are the same.
 _OTHER_LAYOUTS = frozenset(
     {
         "activation_scheme", "bnb_4bit_quant_type", "checkpoint_format", "config_groups", "desc_act", "format",
@@ -47,7 +47,7 @@ logger = logging.getLogger("lily")
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of one matrix or of all that have none of their own; None where the block does not say."""
+    """Parameters of one matrix, or defaults of all others; None if the block does not say."""
 
     bits: int | None = None
     group_size: int | None = None
@@ -63,11 +63,11 @@ class Quantization:
     overrides: Mapping[str, Parameters | None] = field(default_factory=dict)
 
     def forbids(self, module: str) -> bool:
-        """Whether the config says outright that this module is not quantized."""
+        """Whether the config says explicitly that this module is not quantized."""
         return module in self.overrides and self.overrides[module] is None
 
     def demands(self, module: str) -> bool:
-        """Whether the config has parameters for this module alone."""
+        """Whether the config has parameters for this one module."""
         return self.overrides.get(module) is not None
 
     def format(self, module: str) -> tuple[MatrixFormat, int]:
@@ -102,8 +102,8 @@ class Quantization:
 def parse_quantization(raw: Mapping[str, Any], where: str, *, plain: bool = False) -> Quantization:
     """Read the quantization block of a config.json, at its top level or in text_config.
 
-    `quantization` goes before `quantization_config`, as in mlx-lm: the latter is a copy of it, or a remainder of the
-    checkpoint that was converted.
+    `quantization` takes precedence over `quantization_config`, as in mlx-lm: the latter is a copy, or left over from
+    before conversion.
 
     Parameters
     ----------
@@ -112,8 +112,8 @@ def parse_quantization(raw: Mapping[str, Any], where: str, *, plain: bool = Fals
     where
         Path of the file, for errors.
     plain
-        Whether no matrix in the files is quantized: a `quantization_config` of another quantizer is a remainder then,
-        and ignored with a warning.
+        Whether no matrix in the files is quantized: then another quantizer's `quantization_config` is a leftover, and
+        ignored with a warning.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def _parse_block(block: ConfigFields, where: str) -> Quantization:
 
 
 def _unknown_keys(block: ConfigFields) -> Iterator[str]:
-    """Keys that mean nothing here; refuses those that say that the files lie in another layout."""
+    """Keys without a meaning here; refuses those that imply another layout of the files."""
     for key, value in block.values.items():
         if key in _PARAMETERS or key == "quant_method" or split_prefix(key) is not None or is_skipped(key):
             continue
@@ -188,14 +188,14 @@ def _parameters(fields: ConfigFields) -> Parameters:
 
 
 def is_plain(tensors: Sequence[tuple[str, str]]) -> bool:
-    """Whether none of the tensors (name, dtype) is quantized, by anyone's quantizer."""
+    """Whether none of the tensors (name, dtype) is quantized, by any quantizer."""
     return not any(
         name.endswith((".scales", ".biases")) or dtype not in ("BF16", "F16", "F32") for name, dtype in tensors
     ) and not other_quantization(tensors)
 
 
 def other_quantization(tensors: Iterable[tuple[str, str]]) -> str:
-    """What tensors (name, dtype) of another kind of quantization are called, and the remedy; empty where none are."""
+    """Names of tensors (name, dtype) with another kind of quantization, and the remedy; empty if there are none."""
     for name, dtype in tensors:
         kind = next((kind for ending, kind in _OTHER_TENSORS.items() if name.endswith(ending)), None)
         kind = kind or (_OTHER_TYPES.get(dtype) if name.endswith((".weight", ".scales", "_proj")) else None)

@@ -1,4 +1,4 @@
-"""Opens and reads a checkpoint's files: regular ones of bounded size only, and never waits for anybody."""
+"""Opens and reads a checkpoint's files: only regular files of bounded size, and never blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ErrorType = type[LilyError]
 
 RESTORE = "restore the file from the checkpoint's source"
 
-# Most bytes of each kind of file: several times what the largest models have.
+# Maximum bytes of each kind of file: several times what the largest models have.
 CONFIG_LIMIT = 16 << 20
 GENERATION_CONFIG_LIMIT = 1 << 20
 INDEX_LIMIT = 100_000_000
@@ -34,7 +34,7 @@ def open_file(path: Path, error_type: ErrorType, remedy: str = RESTORE) -> Itera
     ------
     LilyError
         Of type `error_type`: there is no such file, it cannot be opened or read, or it is not a regular file.
-        Errors of the system inside the with block become such errors, too.
+        System errors inside the with block become such errors, too.
     """
     try:
         with open_regular(path) as descriptor, os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -108,7 +108,7 @@ def decode_text(data: bytes, where: str, error_type: ErrorType, remedy: str = RE
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything by that name, be it a broken link."""
+    """Whether anything has that name, even a broken link."""
     try:
         return os.path.lexists(path)
     except ValueError:

@@ -1,4 +1,4 @@
-"""read_checkpoint: config, index and headers in, a checked description of every weight out."""
+"""read_checkpoint: from config, index and headers to a checked description of every weight."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     ConfigError
         config.json is missing, damaged, or describes a model that is not supported.
     CheckpointError
-        A file is missing or damaged, or its tensors are not those that the config implies.
+        A file is missing or damaged, or its tensors do not match the config.
     """
     files = find_files(as_path("path", path, CheckpointError))
     raw = read_json_object(files.config, ConfigError, limit=CONFIG_LIMIT, only_finite=False)

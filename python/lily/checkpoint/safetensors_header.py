@@ -17,10 +17,10 @@ from lily.errors import CheckpointError
 
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_ELEMENTS = 1 << 40
-_MAX_SIZE = 1 << 62  # bytes or elements: sums of two stay in 64 bits
+_MAX_SIZE = 1 << 62  # bytes or elements: sums of two fit in 64 bits
 _REMEDY = "the file is damaged or incomplete: download it again"
 
-# Bits of one element. Types that are not listed can only belong to tensors that are skipped.
+# Bits of one element. Only skipped tensors may have other types.
 _TYPE_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
     "U16": 16, "I16": 16, "F16": 16, "BF16": 16,

@@ -29,7 +29,7 @@ class ElementType(str, Enum):
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """Bytes of one tensor: a part's first matrix begins at `offset` of files[file], the next `stride` on."""
+    """Bytes of one tensor: the first matrix begins at `offset` of files[file], the next ones every `stride` bytes."""
 
     file: int = 0
     offset: int = 0
@@ -48,7 +48,7 @@ class MatrixPart:
 
 @dataclass(frozen=True)
 class MatrixSource:
-    """A matrix [rows, columns], or as many of them as there are experts."""
+    """A matrix [rows, columns], or one for each expert."""
 
     name: str
     format: MatrixFormat
@@ -70,7 +70,7 @@ class MatrixSource:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of the scales of one matrix; its biases take as many."""
+        """Bytes of the scales of one matrix; its biases have the same size."""
         groups = self.columns // self.group_size if self.group_size else 0
         return self.rows * groups * self.element_type.bytes
 
@@ -98,7 +98,7 @@ class VectorSource:
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """What tells a file from another one, and from itself with other content."""
+    """What identifies a file and its content."""
 
     device: int
     inode: int
@@ -108,7 +108,7 @@ class FileIdentity:
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
-        device = status.st_dev & (1 << 64) - 1  # negative on some systems; the core has it without a sign
+        device = status.st_dev & (1 << 64) - 1  # negative on some systems; the core's is unsigned
         return cls(device, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

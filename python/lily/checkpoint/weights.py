@@ -1,4 +1,4 @@
-"""Resolves every weight of the text model: finds its tensors, checks them, and says where they lie."""
+"""Resolves every weight of the text model: finds its tensors, checks them, and records where they are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXPERTS = re.compile(r"(layers\.\d+\.mlp)\.(switch_mlp|experts\.\d+|experts)\."
 
 @dataclass(frozen=True)
 class _Block:
-    """The tensors of one module: `count` matrices [rows, columns] one after the other."""
+    """The tensors of one module: `count` contiguous matrices [rows, columns]."""
 
     format: MatrixFormat
     element_type: ElementType
@@ -218,9 +218,9 @@ class WeightResolver:
     def _block(
         self, module: str, rows: int, columns: int, count: int | None = None, *, bare: bool = False
     ) -> _Block | None:
-        """The tensors of a module, checked, or None where one is missing; `count`: matrices in one tensor.
+        """The checked tensors of a module, or None if one is missing; `count`: matrices in one tensor.
 
-        `bare`: the weight may go by the module's name itself, as the vendor's fused experts do.
+        `bare`: the weight may have the module's own name, as the vendor's fused experts do.
         """
         key = module if bare and f"{module}.weight" not in self._table.text else f"{module}.weight"
         weight = self._take(key)
@@ -272,7 +272,7 @@ class WeightResolver:
         return entry
 
     def _check(self, tensor: TensorEntry, types: tuple[str, ...], *shapes: tuple[int, ...], note: str = "") -> None:
-        """Check type and shape; `note` says what beside the dimensions implies them."""
+        """Check type and shape; `note` says what implies them besides the dimensions."""
         if tensor.dtype in types and tensor.shape in shapes:
             return
         expected = " or ".join(str(list(shape)) for shape in shapes)
@@ -289,9 +289,9 @@ class WeightResolver:
     # The whole.
 
     def _zero_centred_norms(self) -> bool:
-        """Whether norms lack their 1, as in the vendor's files, where convolutions are [channels, 1, kernel].
+        """Whether norms are stored without their 1, as in vendor files, which have convolutions [channels, 1, kernel].
 
-        A model without a convolution is told by its experts' layout: only converted files have switch_mlp.
+        A model without a convolution is recognised by its experts' layout: only converted files have switch_mlp.
         """
         kernel = self._config.linear_conv_kernel_dim
         found: dict[bool, TensorEntry] = {}
@@ -317,7 +317,7 @@ class WeightResolver:
         )
 
     def _refuse_unexpected(self) -> list[TensorEntry]:
-        """Refuse tensors that would change the model's results; returns those that are merely not needed."""
+        """Refuse tensors that would change the model's results; returns those that are simply not needed."""
         unneeded: list[TensorEntry] = []
         unexpected = list(self._table.unknown)
         for name, entry in self._table.text.items():
@@ -333,7 +333,7 @@ class WeightResolver:
         return unneeded
 
     def _any_path(self) -> Path:
-        """A file for errors about no tensor in particular: the only one, or the directory of all."""
+        """The path for errors without a particular tensor: the only file, or the directory."""
         paths = list(self._table.identities)
         return paths[0] if len(paths) == 1 else paths[0].parent
 

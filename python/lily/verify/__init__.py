@@ -1,4 +1,4 @@
-"""verify: does this machine compute what the model says? Kernel by kernel, and the model as a whole."""
+"""verify: checks that this machine computes the model correctly, kernel by kernel and as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Verification", "verify"]
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What was checked, on what, and what came out. Its text is made to be pasted into a bug report."""
+    """What was checked, on which machine, and the outcome. Its text can be pasted into a bug report."""
 
     model: str
     backend: str
@@ -79,12 +79,12 @@ def verify(source: str | Path, *, backend: str = "auto", report: Callable[[str],
     backend : str
         As for `lily.Model.load`; "cpu" checks its products for every instruction set.
     report : callable, optional
-        Told in a line what has been done.
+        Called with a line of text about what has been done.
 
     Raises
     ------
     BackendError
-        The backend is not there, or its device failed.
+        The backend is not available, or its device failed.
     """
     tell = report if report is not None else _silent
     chosen = choose_backend(backend)

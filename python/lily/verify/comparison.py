@@ -1,4 +1,4 @@
-"""What a kernel made against what it should have made."""
+"""Compares a kernel's result with the expected one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BFLOAT_ROUNDING = 2.0**-8  # twice the error of one rounding to bfloat16
 
 @dataclass(frozen=True)
 class Comparison:
-    """`worst` is the largest error in units of what is allowed: above 1, or not a number, something is wrong."""
+    """`worst` is the largest error in units of the allowed error; above 1 or NaN means that something is wrong."""
 
     what: str
     values: int
@@ -26,7 +26,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether every value is within what is allowed."""
+        """Whether every error is within the allowance."""
         return self.worst <= 1.0
 
 

@@ -12,7 +12,7 @@ from lily.verify.values import affine_rows, round_bfloat
 __all__ = ["check_products"]
 
 ROWS, COLUMNS, TOKENS, GROUP = 67, 384, 9, 64
-FIXED_POINT = 2.0**-14  # of the largest activation of a group: what its 16 bits may lose
+FIXED_POINT = 2.0**-14  # relative to the largest activation of a group: the error of its 16 bits
 
 
 def check_products() -> list[KernelCheck]:

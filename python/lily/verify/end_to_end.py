@@ -29,10 +29,10 @@ SCORED = 160
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Most that the figures of `Agreement` may be.
+    """Limits for the figures of `Agreement`.
 
-    A backend rounds activations to bfloat16 between kernels, which moves a logit by about a hundredth; experts near a
-    tie change with that. Wrong kernels are off by orders of magnitude more.
+    A backend rounds activations to bfloat16 between kernels, which moves a logit by about a hundredth and can change
+    experts near a tie. Wrong kernels are off by orders of magnitude more.
     """
 
     log_probability: float = 0.1
@@ -60,7 +60,7 @@ class Agreement:
 
     @property
     def passed(self) -> bool:
-        """Whether all figures are within their limits; a figure that is not a number is not."""
+        """Whether all figures are within their limits; NaN is not."""
         return (
             self.log_probability <= self.limits.log_probability
             and self.divergence <= self.limits.divergence
@@ -81,7 +81,7 @@ class _Run:
 
 
 def compare_backends(checkpoint: Checkpoint, backend: str, report: Report) -> Agreement:
-    """Runs the CPU backend (portable kernels if it is checked itself), then the backend, on the same tokens."""
+    """Runs the CPU backend (with portable kernels if it is the one checked), then the backend, on the same tokens."""
     reference = "cpu" if backend != "cpu" else "cpu, portable kernels"
     with Model.load(
         checkpoint.directory,
@@ -114,7 +114,7 @@ def _context(checkpoint: Checkpoint) -> int:
 
 
 def _ids(model: Model) -> list[int]:
-    """A text where there is a tokenizer, else random tokens."""
+    """A text if there is a tokenizer, otherwise random tokens."""
     count = min(SCORED + STEPS, model.max_context)
     try:
         ids = list(model.tokenizer.encode(TEXT))

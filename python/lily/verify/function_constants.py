@@ -1,4 +1,4 @@
-"""The function constants that references look at, as metal/lily_args.h numbers them."""
+"""The function constants that references use, numbered as in metal/lily_args.h."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every kernel that the GPU engine launches, compared with its reference on the model's own weights and activations.
 
-The engine runs on a device that stops at single launches; what a launch read goes into a reference in NumPy's double
-precision, and what it wrote must be within the rounding that the reference accounts for.
+The engine runs on a device that stops at single launches. A launch's inputs go into a reference in NumPy's double
+precision, and its outputs must agree within the rounding that the reference allows.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def check_kernels(checkpoint: Checkpoint, backend: str, report: Report) -> list[
     backend : str
         Name of the device.
     report : callable
-        Told what is being done.
+        Called with a line of text about the current work.
     """
     from lily.model import Model
 
@@ -169,9 +169,9 @@ def _run(model: Model, sampling: Sampling) -> None:
         ids = random.integers(0, model.sampled_vocab_size, min(length, model.max_context - 8)).tolist()
         with model.session(seed=7) as session:
             session.prefill(ids[:-2])
-            session.prefill(ids[-2:])  # behind a past
+            session.prefill(ids[-2:])  # after a past
             for _ in session.generate(max_tokens=3, sampling=sampling, stop_tokens=()):
                 pass
-            with session.fork() as branch:  # one of the two goes on in a copy of the cache
+            with session.fork() as branch:  # one of the two continues in a copy of the cache
                 branch.decode(ids[0])
                 session.decode(ids[1])

@@ -43,7 +43,7 @@ def normalized(x: bytes, weight: bytes, eps: float) -> Array:
 
 
 def product(matrix: Array, x: Array) -> tuple[Array, Array]:
-    """matrix x^T and what float32 may err in it: a rounding an element, of the sum of magnitudes."""
+    """matrix x^T and its possible float32 error: one rounding per element, of the sum of magnitudes."""
     matrix, x = matrix.astype(np.float64), x.astype(np.float64)
     error = FLOAT_ROUNDING * (64 + np.sqrt(matrix.shape[1])) * (np.abs(matrix) @ np.abs(x).T)
     return matrix @ x.T, error
@@ -105,7 +105,7 @@ def dequantize_matrix(constants: Constants, before: Slots, after: Slots, data: b
 
 
 def _gemm_rows(constants: Constants, before: Slots, args: Arguments) -> tuple[Array, Array]:
-    """Places of the result that are checked, and the expert of each."""
+    """Checked places of the result, and the expert of each."""
     if not constants[GROUPED]:
         places = sample(args.rows, 24)
         return places, np.zeros(len(places), np.int64)
@@ -144,7 +144,7 @@ def gemm_affine(constants: Constants, before: Slots, after: Slots, data: bytes) 
 
 
 def _gated(gate: tuple[Array, Array], up: tuple[Array, Array]) -> tuple[Array, Array]:
-    """silu(gate) * up, and its error from those of both; silu's slope is below 1.1."""
+    """silu(gate) * up, and its error from both errors; silu's slope is below 1.1."""
     activated = silu(gate[0])
     error = 1.1 * gate[1] * np.abs(up[0]) + np.abs(activated) * up[1] + 8 * FLOAT_ROUNDING * np.abs(activated * up[0])
     return activated * up[0], error

@@ -56,7 +56,7 @@ def gdn_conv(constants: Constants, before: Slots, after: Slots, data: bytes, *, 
     beta = sigmoid(_read(floats(before[2]), args.tokens, args.value_heads))
     magnitude = np.stack([(np.abs(padded[t : t + taps] * kernel.T)).sum(0) for t in range(args.tokens)])
     error = 16 * FLOAT_ROUNDING * magnitude
-    # A head's values share its norm; errors of a head are of the size of its largest value.
+    # A head's values share its norm; its errors scale with its largest value.
     margin = 64 * FLOAT_ROUNDING
     return [
         rounded("query", bfloats(after[8])[: query.size], query.reshape(-1), margin * np.abs(query).max()),
@@ -70,7 +70,7 @@ def gdn_conv(constants: Constants, before: Slots, after: Slots, data: bytes, *, 
 
 
 def _scan(args: Arguments, before: Slots, tokens: int) -> tuple[Array, Array, Array]:
-    """Outputs, the last state, and a bound of the magnitudes that met in it."""
+    """Outputs, the last state, and a bound of the magnitudes summed in it."""
     repeat = np.arange(args.value_heads) * args.key_heads // args.value_heads
     query, key = (_read(bfloats(before[s]), tokens, args.key_heads, args.key_dim)[:, repeat] for s in (0, 1))
     value = _read(bfloats(before[2]), tokens, args.value_heads, args.value_dim)
@@ -118,7 +118,7 @@ def gdn_step(constants: Constants, before: Slots, after: Slots, data: bytes) -> 
     gate = silu(_read(floats(before[7]), args.value_heads, args.value_dim))
     weight = floats(before[8])[: args.value_dim].astype(np.float64)
     expected = rms_normalized(out[0], weight, args.eps) * gate
-    # The norm divides the error of the output with the output.
+    # The norm divides the output and its error alike.
     scale = np.sqrt(np.mean(out[0] ** 2, -1, keepdims=True) + args.eps)
     margin = 2 * error / scale * (np.abs(weight * gate) + np.abs(expected)) + 32 * FLOAT_ROUNDING * np.abs(expected)
     return [
@@ -142,7 +142,7 @@ def _turned(x: Array, frequencies: Array, first: int) -> Array:
 
 
 def _query_and_key(args: Arguments, before: Slots, read: Any) -> tuple[Array, Array, float]:
-    """Prepared queries and keys, and what an angle's float32 rounding may change of a normalised value."""
+    """Prepared queries and keys, and the possible change of a normalised value by an angle's float32 rounding."""
     first = int(integers(before[6])[0])
     frequencies = floats(before[5])[: args.rotary_dim // 2]
     projected = _read(read(before[0]), args.rows, args.heads, 2, args.head_dim)
@@ -247,7 +247,7 @@ def attention_decode(
             if len(mine) == 0:
                 comparisons.append(close("empty split", partial[split, head, 1:], np.zeros(args.head_dim + 1), 0.0))
                 continue
-            # Whatever maximum the kernel has, weights relative to it must be right.
+            # The kernel's maximum may differ, but weights relative to it must be right.
             weights = np.exp(mine - partial[split, head, 0])
             error = FLOAT_ROUNDING * (32 + np.sqrt(args.head_dim) + np.sqrt(len(mine))) * (1 + np.abs(mine).max())
             near = value[split * size : (split + 1) * size]

@@ -1,4 +1,4 @@
-"""Values as kernels hold them: bfloat16, argument structs, and rows of quantized matrices."""
+"""Values in the kernels' formats: bfloat16, argument structs, and rows of quantized matrices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def floats(data: bytes) -> npt.NDArray[np.float32]:
 
 
 def words(data: bytes) -> npt.NDArray[np.uint32]:
-    """32-bit words; a rest of fewer than four bytes is left out."""
+    """32-bit words; a remainder of fewer than four bytes is dropped."""
     return np.frombuffer(data, np.uint32, count=len(data) // 4)
 
 

@@ -1,4 +1,4 @@
-// base/backend.h -- what a session asks of a processor: prefill, score and step, on states of its own making.
+// base/backend.h -- the interface that sessions use: prefill, score and step, on states that the backend makes.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +29,10 @@ class SessionState {
   [[nodiscard]] std::int64_t position() const { return position_; }
   // The rows just computed are now part of the past.
   void advance(std::int64_t rows) { position_ += rows; }
-  // Back to the empty sequence; keeps allocations that nobody shares.
+  // Returns to the empty sequence; keeps allocations that nobody shares.
   virtual void reset() = 0;
 
-  // A state at the same position that goes its own way. Memory is shared until one of the two writes it. Several
+  // An independent state at the same position. Memory is shared until one of the two writes it. Several
   // threads may clone one state that nobody changes.
   [[nodiscard]] virtual std::unique_ptr<SessionState> clone() const = 0;
   // Calls visit(identity, bytes, shared) for every piece of memory held. Clones that share a piece report the same
@@ -63,7 +63,7 @@ class SessionState {
   std::int64_t position_ = 0;
 };
 
-// How a device picks a token by itself: Sampling without what needs the output so far or a list.
+// How a device picks a token by itself: Sampling without options that need the output so far or a list.
 struct DeviceChoice {
   double temperature = 0.0;
   std::int64_t top_k = 0;
@@ -75,7 +75,7 @@ struct DeviceChoice {
 };
 
 enum class BlockKind : std::uint8_t { embedding, mixer, moe };
-// Called behind a block with the residual stream: [rows, hidden_size].
+// Called after a block with the residual stream: [rows, hidden_size].
 using BlockObserver = std::function<void(std::int64_t layer, BlockKind kind, std::span<const float> residual)>;
 
 // One sequence's part in a step.
@@ -94,17 +94,17 @@ class Backend {
  public:
   virtual ~Backend() = default;
   [[nodiscard]] virtual std::unique_ptr<SessionState> create_state() const = 0;
-  // Bytes of working memory held now, the weights and the sessions' states not counted.
+  // Bytes of working memory held now, without the weights and the sessions' states.
   [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
-  // Whether the mapped weights are read while it computes; otherwise it has copies of its own.
+  // Whether it reads the mapped weights while it computes; otherwise it has its own copies.
   [[nodiscard]] virtual bool reads_mapped_weights() const { return true; }
   // Most ids of one prefill() or score().
   [[nodiscard]] virtual std::int64_t max_chunk_rows() const = 0;
 
   // Appends a chunk of a prompt. `logits`: [vocab_size] of its last row, or empty where nobody needs them.
   virtual void prefill(SessionState& state, std::span<const std::int32_t> ids, std::span<float> logits) = 0;
-  // Appends a chunk as prefill() does, and shows the residual stream behind every block; false, with nothing done,
-  // where the backend does not keep it for the host.
+  // Appends a chunk like prefill(), and shows the residual stream after every block. Returns false, with nothing done,
+  // if the backend does not keep it for the host.
   [[nodiscard]] virtual bool trace(SessionState& /*state*/, std::span<const std::int32_t> /*ids*/,
                                    const BlockObserver& /*observe*/) {
     return false;
@@ -119,7 +119,7 @@ class Backend {
   // Whether steps run beside the host. Then a device may pick tokens, and it keeps the logits of each state's latest
   // step for read_logits().
   [[nodiscard]] virtual bool runs_ahead() const { return false; }
-  // Starts a step that step() will be asked for; what was started before for other tokens is given up.
+  // Starts a step that step() will be asked for; abandons steps started before for other tokens.
   virtual void begin_step(std::span<const StepRow> /*rows*/) {}
   // Logits of the state's latest complete step, [vocab_size].
   virtual void read_logits(const SessionState& /*state*/, std::span<float> /*logits*/) {}

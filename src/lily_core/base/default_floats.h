@@ -1,4 +1,4 @@
-// base/default_floats.h -- IEEE arithmetic for as long as an object lives, whatever the program around the engine
+// base/default_floats.h -- IEEE arithmetic for as long as an object lives, whatever mode the rest of the program has
 // set.
 //
 // Rounding, flushing of subnormal numbers to zero and traps are the thread's own. Libraries built with -ffast-math

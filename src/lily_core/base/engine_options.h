@@ -18,9 +18,9 @@ struct EngineOptions {
   std::string cpu_isa;                    // empty: LILY_CPU_ISA or the best the processor has
   std::string kv_cache_type = "float16";  // of the CPU backend: "float16" or "bfloat16"
   gpu::Options gpu;                       // of the other backends
-  CopyProgress copy_progress;             // told while weights are copied to the device; not kept
-  CompileProgress compile_progress;       // told while the device compiles; not kept
-  bool shorten_context = false;           // max_context may become what the device's memory has room for
+  CopyProgress copy_progress;             // called while weights are copied to the device; not kept
+  CompileProgress compile_progress;       // called while the device compiles; not kept
+  bool shorten_context = false;           // max_context may be lowered to what fits in the device's memory
 };
 
 }  // namespace lily

@@ -1,4 +1,4 @@
-// base/finite.cpp -- looks at exponents, a vector of values at a time.
+// base/finite.cpp -- checks exponents, a vector of values at a time.
 #include "base/finite.h"
 
 #include <cstring>
@@ -19,7 +19,7 @@ std::optional<std::int64_t> first_with(std::span<const std::byte> values, Word e
   return std::nullopt;
 }
 
-// Whether one of the words has all bits of `exponent`: a loop that compilers make vector code of.
+// Whether one of the words has all bits of `exponent`: a loop that compilers vectorize.
 template <class Word>
 bool holds(std::span<const std::byte> values, Word exponent) {
   Word found = 0;

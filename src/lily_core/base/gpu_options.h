@@ -24,7 +24,7 @@ struct Options {
   bool blocked_attention = true;      // D7, from blocked_attention_threshold positions on
   std::int64_t blocked_attention_threshold = 32768;
 
-  // Seconds on the device that one pass of a prompt should not exceed: chunks shrink to keep it. 0: the device's own.
+  // Seconds on the device that one pass of a prompt should not exceed: chunks shrink to fit. 0: the device's own.
   double pass_seconds = 0.0;
 
   // Throws Error(config) naming the field that is out of range.

@@ -10,7 +10,7 @@
 namespace lily {
 namespace {
 
-constexpr std::ptrdiff_t kBlock = 64;  // values of a loop that compilers make vector code of
+constexpr std::ptrdiff_t kBlock = 64;  // values of a loop that compilers vectorize
 
 // NaN apart; -inf of nothing.
 float largest(std::span<const float> values) {

@@ -1,4 +1,4 @@
-// base/progress.h -- callbacks that long work calls on the thread of its caller; it stops when they throw.
+// base/progress.h -- callbacks that long work calls on its caller's thread; it stops if they throw.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@
 
 namespace lily {
 
-// What the filters of Sampling become; both fractions have units of 2^-31.
+// The filters of Sampling in this arithmetic; both fractions are in units of 2^-31.
 struct SamplingUnits {
   float scale;          // 0: an infinite temperature
   std::uint32_t top_p;  // 2^31: off

@@ -107,7 +107,7 @@ void bind_options(nb::module_& module) {
 }
 
 void bind_reports(nb::module_& module) {
-  nb::class_<PassReport>(module, "PassReport", "What a planned pass comes to; bytes by memory kind.")
+  nb::class_<PassReport>(module, "PassReport", "Counts of a planned pass; bytes by kind of memory.")
       .def_ro("kernels", &PassReport::kernels)
       .def_ro("stages", &PassReport::stages)
       .def_ro("barriers", &PassReport::barriers)
@@ -136,7 +136,7 @@ void bind_reports(nb::module_& module) {
 }
 
 void bind_models(nb::module_& module) {
-  nb::class_<gpu::BackendCounters>(module, "Counters", "What the passes of a model came to so far.")
+  nb::class_<gpu::BackendCounters>(module, "Counters", "Counts of all passes of a model so far.")
       .def_ro("submissions", &gpu::BackendCounters::submissions)
       .def_ro("waits", &gpu::BackendCounters::waits)
       .def_ro("prefill_seconds", &gpu::BackendCounters::prefill_seconds)

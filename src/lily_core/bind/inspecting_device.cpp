@@ -1,6 +1,6 @@
 // bind/inspecting_device.cpp -- a device that shows single launches of the engine's passes to Python, with the memory
-// they read and wrote: that is how `lily verify` compares kernels with references, on the launches and weights of a
-// real model.
+// they read and wrote: `lily verify` uses it to compare kernels with references, on the launches and weights of a real
+// model.
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>

@@ -36,7 +36,7 @@ void bind_metal(nb::module_& devices) {
   devices.def("metal_facts", &device::metal_facts, nb::call_guard<nb::gil_scoped_release>(),
               "What this machine has, or None in a build without Metal.");
   devices.def("open", &device::open, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
-              "The device of that name, for tests and verification; BackendError names those there are.");
+              "The device of that name, for tests and verification; BackendError lists the available ones.");
 }
 
 }  // namespace lily::bind

@@ -30,9 +30,9 @@ void bind_model(nb::module_& module) {
       .def_rw("kv_cache_type", &EngineOptions::kv_cache_type)
       .def_rw("gpu", &EngineOptions::gpu)
       .def_rw("copy_progress", &EngineOptions::copy_progress,
-              "Called with (bytes copied, bytes in all) while weights are copied to a device; None in its absence.")
+              "Called with (bytes copied, bytes in all) while weights are copied to a device; may be None.")
       .def_rw("compile_progress", &EngineOptions::compile_progress,
-              "Called with (pipelines made, pipelines in all) while a device compiles them; None in its absence.");
+              "Called with (pipelines made, pipelines in all) while a device compiles them; may be None.");
   nb::class_<Model>(module, "Model", "A mapped checkpoint and the backend that runs it.")
       .def(nb::init<ModelConfig, const CheckpointSource&, EngineOptions>(), "config"_a, "source"_a, "options"_a,
            nb::call_guard<nb::gil_scoped_release>())

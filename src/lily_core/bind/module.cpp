@@ -1,8 +1,8 @@
 // bind/module.cpp -- the extension module lily._core.
 #include "bind/bind.h"
 
-// nanobind's own entry: it replaces what the interpreter that is importing shares with all others, so that nobody but
-// the main one may come there.
+// nanobind's own entry replaces state that the importing interpreter shares with all others, so only the main
+// interpreter may reach it.
 #define PyInit__core PyInit__core_of_main_interpreter
 
 NB_MODULE(_core, module) {
@@ -22,7 +22,7 @@ NB_MODULE(_core, module) {
 
 #undef PyInit__core
 
-// Threads and callbacks acquire the main interpreter's lock: from another one they would wait for ever.
+// Threads and callbacks acquire the main interpreter's lock: from another one they would wait forever.
 extern "C" NB_EXPORT PyObject* PyInit__core() {  // NOLINT(bugprone-reserved-identifier): Python's name
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return PyInit__core_of_main_interpreter();
   PyErr_SetString(PyExc_ImportError, "lily._core cannot be used in a subinterpreter; import it in the main one");

@@ -110,7 +110,7 @@ void bind_frozen_sequence(nb::module_& module) {
       .def(
           "non_finite", [](const Snapshot& self) { return find_non_finite(self.state()); },
           nb::call_guard<nb::gil_scoped_release>(),
-          "Where the state first holds a value that is NaN or infinite; None where all are finite.");
+          "Where the state first holds a value that is NaN or infinite; None if all are finite.");
 }
 
 void bind_state_functions(nb::module_& module) {
@@ -126,7 +126,7 @@ void bind_state_functions(nb::module_& module) {
         const nb::gil_scoped_release release;
         return first_non_finite(std::as_bytes(std::span(values.data(), values.size())), state_type(type));
       },
-      "values"_a, "type"_a, "Index of the first value that is NaN or infinite; None where all are finite.");
+      "values"_a, "type"_a, "Index of the first value that is NaN or infinite; None if all are finite.");
 }
 
 void bind_builder(nb::module_& module) {

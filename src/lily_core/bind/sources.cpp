@@ -49,7 +49,7 @@ void bind_sources(nb::module_& module) {
              std::int64_t size,
              float add) { new (self) VectorSource{std::move(name), element_type, file, offset, size, add}; },
           "name"_a, "element_type"_a, "file"_a, "offset"_a, "size"_a, "add"_a);
-  nb::class_<FileIdentity>(module, "FileIdentity", "What tells a file from another one, and from other content.")
+  nb::class_<FileIdentity>(module, "FileIdentity", "Identifies a file and its content.")
       .def(
           "__init__",
           [](FileIdentity* self, std::uint64_t device, std::uint64_t inode, std::uint64_t size,
@@ -70,7 +70,7 @@ void bind_sources(nb::module_& module) {
           },
           "files"_a, "identities"_a, "matrices"_a, "vectors"_a);
   module.def("report_mapping_faults", &report_mapping_faults,
-             "From now on SIGBUS names the mapped file that became shorter; False where the signal has a handler.");
+             "Makes SIGBUS name the truncated mapped file; False if the signal already has a handler.");
 }
 
 }  // namespace lily::bind

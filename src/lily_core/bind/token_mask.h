@@ -1,4 +1,4 @@
-// bind/token_mask.h -- a mask of tokens as callers hand it in: an array of NumPy's that outlives the call.
+// bind/token_mask.h -- a mask of tokens from the caller: a NumPy array that outlives the call.
 #pragma once
 
 #include <nanobind/ndarray.h>

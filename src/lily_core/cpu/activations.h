@@ -1,4 +1,4 @@
-// cpu/activations.h -- the rows that enter a group of matrices, in every representation those matrices read.
+// cpu/activations.h -- the rows that a group of matrices multiplies, in every representation that they read.
 #pragma once
 
 #include <array>

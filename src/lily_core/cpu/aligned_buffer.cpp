@@ -19,8 +19,8 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit
 
 constexpr std::size_t kLargePageBytes = std::size_t{1} << 21;
 constexpr std::size_t kSmallPageBytes = std::size_t{1} << 16;  // or a part of it, on every processor
-// From here on memory is mapped. Sessions and models come and go, and malloc keeps what it once had: it takes pieces of
-// up to 32 MB from a heap that shrinks from its end only.
+// From here on memory is mapped. Sessions and models come and go, and malloc would keep their memory: it takes pieces
+// of up to 32 MB from a heap that shrinks only at its end.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 18;
 
 // Of the mapping of a piece: whole pages.
@@ -32,7 +32,7 @@ void* map(std::size_t bytes) {
   return memory;
 }
 
-// On a boundary of large pages, of which the whole ones are asked for: the tail must not take more than it needs.
+// Aligned to large pages; only whole ones are requested, so that the tail takes no more than it needs.
 void* map_large(std::size_t bytes) {
   const std::size_t whole = mapped_bytes(bytes);
   auto* const first = static_cast<std::byte*>(map(whole + kLargePageBytes));
@@ -40,7 +40,7 @@ void* map_large(std::size_t bytes) {
   std::byte* const memory = first + before;
   if (before != 0) ::munmap(first, before);
   ::munmap(memory + whole, kLargePageBytes - before);
-  // Refusal costs speed only.
+  // A refusal costs only speed.
   static_cast<void>(::madvise(memory, bytes / kLargePageBytes * kLargePageBytes, MADV_HUGEPAGE));
   return memory;
 }

@@ -1,5 +1,5 @@
 // cpu/aligned_buffer.h -- working memory on a 64-byte boundary, its values unspecified; it only grows. Large pieces are
-// mapped one by one, so that they go back to the system when they are freed, and lie in large pages where it has them.
+// mapped one by one, so that they return to the system when freed, and lie in large pages if it has them.
 #pragma once
 
 #include <cstddef>

@@ -7,11 +7,11 @@
 namespace lily::cpu {
 namespace {
 
-// Query rows (positions x heads that share a key/value head) that one task attends at once: what they hold fits a
-// second-level cache of 1 MB, and with many threads each has a few tasks.
+// Query rows (positions x heads that share a key/value head) of one task: their data fits in a second-level cache of 1
+// MB, and even with many threads each thread has a few tasks.
 constexpr std::int64_t kFewestTaskQueryRows = 128;
 constexpr std::int64_t kMostTaskQueryRows = 256;
-// Query heads of one position that a task attends at least: they share what is read, and the kernel's registers.
+// Minimum of query heads of one position in a task: they share cache reads and the kernel's registers.
 constexpr std::int64_t kTaskHeads = 4;
 
 }  // namespace
@@ -110,7 +110,7 @@ void AttentionBlock::attend_all(KvCache& cache, const Arrays& arrays) {
   const std::int64_t parts = std::clamp(heads_per_key / kTaskHeads, std::int64_t{1}, std::max<std::int64_t>(1, idle));
   const std::int64_t head_tasks = config_.num_key_value_heads * parts;
   compute_.parallel_for(row_tasks * head_tasks, [&](std::int64_t index, std::int64_t worker) {
-    // Late rows see the most positions: take them first, so that the last tasks are short.
+    // Late rows see the most positions: they go first, so that the last tasks are short.
     const std::int64_t begin = arrays.first_needed_row + (row_tasks - 1 - index / head_tasks) * task_rows;
     const std::int64_t first_head = index % head_tasks / parts * heads_per_key;
     const std::int64_t part = index % head_tasks % parts;

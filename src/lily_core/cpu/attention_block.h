@@ -16,7 +16,7 @@ class AttentionBlock {
   AttentionBlock(const ModelConfig& config, Compute& compute, KvType kv_type);
 
   // hidden += mixer(norm(hidden)) for a chunk that begins at `position`. Every row enters the cache; residual rows
-  // below first_needed_row stay as they are.
+  // below first_needed_row are unchanged.
   void run(const LayerWeights& weights, KvCache& cache, std::int64_t position, Chunk& chunk,
            std::int64_t first_needed_row);
 

@@ -9,7 +9,7 @@
 
 namespace lily::cpu {
 
-// Resolves the 0 and "" of options that concern the CPU (threads, prefill_chunk, cpu_isa). config and weights must
+// Resolves the 0 and "" in options for the CPU (threads, prefill_chunk, cpu_isa). config and weights must
 // outlive the backend.
 [[nodiscard]] std::unique_ptr<Backend> make_backend(const ModelConfig& config, const ModelWeights& weights,
                                                     EngineOptions& options);

@@ -1,4 +1,4 @@
-// cpu/chunk.h -- the rows being computed: their residual stream, and memory in which the blocks take turns.
+// cpu/chunk.h -- the rows being computed: their residual stream, and memory that the blocks use one after another.
 #pragma once
 
 #include <initializer_list>

@@ -6,8 +6,8 @@
 namespace lily::cpu {
 namespace {
 
-// The most weight rows of a task where there are many: with several activation rows each task prepares them once, with
-// few reading the weights is the work.
+// Maximum weight rows of a task: with several activation rows, each task prepares those rows once; with few, reading
+// the weights dominates.
 constexpr std::int64_t kMaxTaskRows = 4 * kTaskRows;
 constexpr std::int64_t kReadingRows = 4;
 constexpr std::int64_t kMaxReadingRows = 2 * kTaskRows;

@@ -1,4 +1,4 @@
-// cpu/compute.h -- what the blocks compute with: kernels, threads with scratch memory of their own, parallel products.
+// cpu/compute.h -- what the blocks compute with: kernels, threads with their own scratch memory, parallel products.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@
 
 namespace lily::cpu {
 
-// Weight rows of one task: enough work to pay for taking it, few enough to balance the threads.
+// Weight rows of one task: enough to pay for scheduling it, few enough to balance the threads.
 inline constexpr std::int64_t kTaskRows = 4 * kRowTile;
 
 // Memory that one worker thread uses inside a task.
@@ -70,7 +70,7 @@ class Compute {
   // One block of weight rows by one thread: the rows of x at row_index [row_count], or the first row_count ones.
   void multiply_block(const WeightBlock& block, const Activations& x, const std::int32_t* row_index,
                       std::int64_t row_count, float* out, std::int64_t out_stride, std::int64_t worker);
-  // Weight rows of a task when `row_count` activation rows meet `weight_rows` in all: at least eight tasks a thread.
+  // Weight rows of a task for `row_count` activation rows and `weight_rows` in total: at least eight tasks per thread.
   [[nodiscard]] std::int64_t task_rows(std::int64_t weight_rows, std::int64_t row_count) const;
 
  private:

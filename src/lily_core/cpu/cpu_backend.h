@@ -32,7 +32,7 @@ class CpuBackend final : public Backend {
   void step(std::span<StepRow> rows) override;
 
  private:
-  // All layers. The last one finishes the rows from first_needed_row on; none, if that is the number of ids.
+  // All layers. The last one computes only rows from first_needed_row on; none if that is the number of ids.
   void run_layers(CpuSessionState& state, std::span<const std::int32_t> ids, std::int64_t first_needed_row,
                   const BlockObserver& observe = {});
 

@@ -1,4 +1,4 @@
-// cpu/dispatch.cpp -- finds out what the processor can do and builds the kernel tables.
+// cpu/dispatch.cpp -- detects the processor's instruction sets and builds the kernel tables.
 #include "cpu/dispatch.h"
 
 #include <cstdlib>

@@ -13,7 +13,7 @@ class GdnBlock {
  public:
   GdnBlock(const ModelConfig& config, Compute& compute) : config_(config), compute_(compute) {}
 
-  // hidden += mixer(norm(hidden)). Every row advances the state; residual rows below first_needed_row stay as they are.
+  // hidden += mixer(norm(hidden)). Every row advances the state; residual rows below first_needed_row are unchanged.
   void run(const LayerWeights& weights, GdnState& state, Chunk& chunk, std::int64_t first_needed_row);
 
  private:

@@ -1,10 +1,10 @@
 // cpu/kernels.h -- the table of CPU kernels; one instance for each instruction set, chosen at run time.
 //
 // Arithmetic contract, the same for every instruction set:
-// - Activations that meet an affine (quantized) matrix are held in 16-bit block fixed point: in each group of
+// - Activations for an affine (quantized) matrix are stored in 16-bit block fixed point: in each group of
 //   group_size columns x[k] = scale * q[k], q = 256 * high + low, |q| <= 32512 = 127 * 256, high and low int8.
 //   The rounding error is at most 1/65024 of the largest magnitude of the group: norm-wise finer than bfloat16.
-// - A group's sum of code * q is an exact int32, whatever the order, so the kernels may split it as they like.
+// - A group's sum of code * q is an exact int32, whatever the order, so kernels may split it freely.
 // - Across groups, in ascending order, for each output:
 //       y = fma(float(group_sum), weight_scale * x_scale, y); y = fma(weight_bias, x_sum, y)
 //   so a row's result does not depend on how many rows are multiplied with it: decode, any prefill chunk and any
@@ -37,7 +37,7 @@ struct QuantizedRows {
   [[nodiscard]] std::int64_t groups() const { return columns / group_size; }
 };
 
-// A stride for rows of int8 that keeps the same columns of neighbouring rows out of each other's cache sets.
+// A stride for int8 rows that puts the same columns of neighbouring rows into different cache sets.
 [[nodiscard]] constexpr std::int64_t row_stride(std::int64_t columns) { return (columns + 63) / 128 * 128 + 64; }
 
 // y[m, n] for n in [row_begin, row_end) of the weight's rows and m in [0, row_count) of the activation rows.
@@ -53,7 +53,7 @@ struct MatmulArgs {
   float* out = nullptr;          // out[m * out_stride + n]; overwritten
   std::int64_t out_stride = 0;   // floats
   std::byte* scratch = nullptr;  // 64-byte aligned, KernelTable::matmul_scratch_bytes(columns) bytes, one per thread
-  const Matrix* next_weight = nullptr;  // what the thread probably reads next, for fetching ahead; nullptr: unknown
+  const Matrix* next_weight = nullptr;  // what the thread probably reads next, for prefetching; nullptr: unknown
   std::int64_t next_row = 0;            // of next_weight
 };
 

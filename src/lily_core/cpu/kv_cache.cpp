@@ -7,7 +7,7 @@
 namespace lily::cpu {
 namespace {
 
-// Whether this is the only holder, and what earlier holders did to the object is visible.
+// Whether this is the only holder; if so, everything that earlier holders did is visible.
 template <class T>
 bool is_only_holder(const std::shared_ptr<T>& pointer) {
   if (pointer.use_count() != 1) return false;

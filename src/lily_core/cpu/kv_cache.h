@@ -12,8 +12,8 @@
 namespace lily::cpu {
 
 // A copy of a KvCache shares its blocks. Positions below a cache's length are never written again while another cache
-// holds their block, so sharing needs no copy; only the partly filled last block is copied, and only for the second
-// cache that goes on from it: the first one appends in place, behind what the others see.
+// holds their block, so sharing needs no copy. Only the partly filled last block is copied, for the second cache that
+// extends it: the first one appends in place, after the positions that the others see.
 class KvCache {
  public:
   static constexpr std::int64_t kBlockPositions = 256;

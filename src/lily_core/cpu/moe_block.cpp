@@ -1,7 +1,7 @@
 // cpu/moe_block.cpp -- routes rows to experts and computes each expert once for all its rows.
 //
 // A row's contributions are added to the residual stream in ascending order of expert, the shared expert last,
-// whatever the other rows of the chunk are.
+// whatever the other rows of the chunk.
 #include "cpu/moe_block.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace {
 
 std::int64_t task_count(std::int64_t rows, std::int64_t task_rows) { return (rows + task_rows - 1) / task_rows; }
 
-// Weight rows of an expert's input projections that one task takes: with many activation rows there is enough work
-// for large ones, and a task gathers its activation rows once.
+// Weight rows of an expert's input projections in one task: many activation rows give enough work for large tasks, and
+// each task gathers its activation rows only once.
 constexpr std::int64_t kInputTaskRows = 4 * kTaskRows;
 constexpr std::int64_t kManyRows = 64;
 

@@ -1,4 +1,4 @@
-// cpu/read_bandwidth.cpp -- a plain sum over memory larger than the caches, by threads that start together.
+// cpu/read_bandwidth.cpp -- a plain sum over memory larger than the caches, by threads that start at the same time.
 #include "cpu/read_bandwidth.h"
 
 #include <array>

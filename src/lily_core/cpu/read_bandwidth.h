@@ -6,7 +6,7 @@
 
 namespace lily::cpu {
 
-// Seconds that `threads` threads take to read `bytes` each, from buffers of their own, once for each of `passes`.
+// Seconds in which `threads` threads read `bytes` each from their own buffers, for each of `passes`.
 [[nodiscard]] std::vector<double> time_reads(std::int64_t threads, std::int64_t bytes, std::int64_t passes);
 
 }  // namespace lily::cpu

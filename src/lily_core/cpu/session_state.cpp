@@ -20,7 +20,7 @@ constexpr std::size_t kTensorsPerLayer = 2;
 }  // namespace
 
 CpuSessionState::CpuSessionState(const ModelConfig& config, KvType kv_type) : config_(config), kv_type_(kv_type) {
-  // One empty state for all layers: each copies it when it computes, and a session that is restored never does.
+  // One empty state for all layers: each layer copies it when it computes; a restored session never does.
   const auto empty = empty_gdn_state();
   for (const LayerType type : config_.layer_types) {
     const bool linear = type == LayerType::linear_attention;

@@ -14,8 +14,8 @@
 namespace lily::cpu {
 namespace {
 
-// 30 to 100 microseconds, by processor: longer than the serial parts between two loops of a step, short against a pause
-// of the caller.
+// 30 to 100 microseconds, depending on the processor: longer than the serial parts between two loops of a step, shorter
+// than a pause of the caller.
 constexpr int kSpins = 2000;
 
 constexpr std::uint64_t kOpen = 1ULL << 31;

@@ -1,7 +1,7 @@
 // cpu/thread_pool.h -- worker threads that share loops over small tasks; they spin briefly between loops, then sleep.
 //
-// A loop is open while its caller works on it. A worker that comes in time joins it; the caller never waits for one
-// that did not, so a worker whose processor another process has taken costs its share of the work and nothing more.
+// A loop is open while its caller works on it. A worker that arrives in time joins it, and the caller waits only for
+// workers that joined. A worker that lost its processor to another process costs only its share of the work.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ class ThreadPool {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(workers_->size()) + 1; }
 
   // Runs body(index, worker) once for each index in [0, count); worker is in [0, size()). Each worker has a share of
-  // consecutive indices, which it takes in order; then it helps those that are behind. Returns when all have run.
+  // consecutive indices, which it takes in order; then it takes indices from slower workers. Returns when all have run.
   // Rethrows the first exception of a body once all workers have left the loop; some indices may not have run then.
   // One caller at a time.
   template <class Body>
@@ -64,7 +64,7 @@ class ThreadPool {
   std::mutex failure_mutex_;
   std::exception_ptr failure_;  // the first of the current loop
   std::int64_t process_id_;
-  // Behind a pointer so that a forked child, where the threads do not exist, can let go of it.
+  // Behind a pointer so that a forked child, where the threads do not exist, can drop it.
   std::unique_ptr<std::vector<std::thread>> workers_ = std::make_unique<std::vector<std::thread>>();
 };
 

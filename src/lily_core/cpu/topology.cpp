@@ -42,7 +42,7 @@ std::int64_t affinity_core_count() {
   return static_cast<std::int64_t>(cores.size());
 }
 
-// Processors that the cgroup's quota is worth, rounded up; a large number without a quota.
+// Processors that the cgroup's quota amounts to, rounded up; a large number without a quota.
 std::int64_t quota_core_count() {
   constexpr std::int64_t unlimited = 1 << 20;
   std::ifstream file("/sys/fs/cgroup/cpu.max");

@@ -1,5 +1,5 @@
-// cpu/workspace.h -- one piece of memory in which the blocks of a layer take turns: what a block needs for itself lies
-// where the block before it had its own.
+// cpu/workspace.h -- one piece of memory that the blocks of a layer use one after another: each block's arrays overlay
+// those of the block before.
 #pragma once
 
 #include <cstdint>

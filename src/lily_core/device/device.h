@@ -1,4 +1,4 @@
-// device/device.h -- what the GPU engine asks of a device: buffers, pipelines and planned passes. No model in sight.
+// device/device.h -- the interface of a device for the GPU engine: buffers, pipelines and planned passes, no models.
 //
 // One implementation each: metal.mm (Apple), cuda.cpp (NVIDIA), sim.cpp (the same kernels on the CPU, with checks).
 #pragma once
@@ -16,7 +16,7 @@
 namespace lily::device {
 
 enum class BufferStorage : std::uint8_t {
-  shared,   // for what host and kernels exchange often and is small: the host uses it through contents(), too
+  shared,   // for small data that host and kernels exchange often: the host also uses it through contents()
   private_  // in the device's own memory; the host copies with read(), write() and clear()
 };
 
@@ -25,7 +25,7 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   [[nodiscard]] virtual std::uint64_t size() const = 0;  // bytes
-  // Null for private_. Ask again after each submit: it is then that a device may notice what the host writes.
+  // Null for private_. Call it again after each submit: that is how a device notices what the host writes.
   [[nodiscard]] virtual std::byte* contents() = 0;
   // Copies a range out, or in, before returning. No pass in flight may write a range that is read, or use one that is
   // written; passes that use other ranges of the buffer may be in flight.
@@ -88,7 +88,7 @@ struct Stage {
   std::vector<Dispatch> dispatches;
 };
 
-// What became of a submitted pass.
+// The outcome of a submitted pass.
 struct PassResult {
   double gpu_seconds = 0.0;
   std::string error;                    // empty: completed
@@ -104,7 +104,7 @@ class Ticket {
   virtual PassResult wait() = 0;
 };
 
-// A pipeline that will be asked for.
+// A pipeline that will be requested.
 struct PipelineRequest {
   std::string kernel;
   std::vector<FunctionConstant> constants;
@@ -118,7 +118,7 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<Buffer> allocate(std::uint64_t size, BufferStorage storage,
                                                          std::string label) = 0;
   // Read-only memory of the host (a mapped file), used in place where the device can. The memory outlives the buffer.
-  // A device that copies it tells `progress`, on this thread, and stops when it throws.
+  // A device that copies it calls `progress`, on this thread, and stops if it throws.
   [[nodiscard]] virtual std::shared_ptr<Buffer> wrap(const std::byte* data, std::uint64_t size, std::string label,
                                                      const CopyProgress& progress) = 0;
   // Whether wrap() copies: the memory that was wrapped is not read later.
@@ -150,7 +150,7 @@ class Device {
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const = 0;
   // Bytes that all buffers together, wrapped memory included, should stay below; 0: unknown.
   [[nodiscard]] virtual std::uint64_t memory_limit() const { return 0; }
-  // How the owner of the machine makes that limit `bytes`, as part of a sentence; empty: not at all.
+  // How the owner of the machine can raise that limit to `bytes`, as part of a sentence; empty: impossible.
   [[nodiscard]] virtual std::string memory_limit_remedy(std::uint64_t /*bytes*/) const { return ""; }
   // Whether gemm_affine_tensor_m32 and _m64 are to be used in the place of gemm_affine_m32 and _m64.
   [[nodiscard]] virtual bool has_tensor_gemm() { return false; }

@@ -1,4 +1,4 @@
-// device/forwarding_device.h -- a device that does everything as another does; what a derived one overrides differs.
+// device/forwarding_device.h -- a device that forwards everything to another one; derived classes override parts.
 #pragma once
 
 #include <memory>

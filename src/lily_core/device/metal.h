@@ -1,4 +1,4 @@
-// device/metal.h -- Apple's GPU as a device, and what there is to say about it. No Metal call before open_metal() or
+// device/metal.h -- Apple's GPU as a device, and facts about it. No Metal call before open_metal() or
 // metal_facts().
 #pragma once
 
@@ -29,7 +29,7 @@ struct MetalFacts {
   bool tensor_gemm = false;
   std::string tensor_reason;
   std::uint64_t kernels = 0;          // in the packaged sources
-  std::vector<std::string> rejected;  // what the compiler says of sources that it does not take
+  std::vector<std::string> rejected;  // the compiler's messages about sources that it rejects
 };
 
 // Whether this process can see a GPU that the device takes.

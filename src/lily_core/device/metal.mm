@@ -32,7 +32,7 @@ id<MTLCommandQueue> make_queue(id<MTLDevice> device) {
   return queue;
 }
 
-// What Metal recommends to hold, without what this process holds already, in other models say.
+// Bytes that Metal recommends as a working set, minus what this process already holds, for example in other models.
 std::uint64_t room_of(id<MTLDevice> device) {
   const std::uint64_t recommended = device.recommendedMaxWorkingSetSize;
   const std::uint64_t held = device.currentAllocatedSize;

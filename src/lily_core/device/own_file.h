@@ -1,4 +1,4 @@
-// device/own_file.h -- files that a cache of ours may read and replace: nothing that it did not write.
+// device/own_file.h -- files that a Lily cache may read and replace: only those that it wrote.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace lily::device {
 
-// The contents of a regular file; nothing for whatever else has that name (a pipe would be waited for, a device has no
-// end) and for files of more than `most` bytes.
+// The contents of a regular file. Nothing for anything else with that name (a pipe would block, a device has no end)
+// and for files of more than `most` bytes.
 [[nodiscard]] std::optional<std::string> read_own_file(const std::filesystem::path& path, std::uintmax_t most);
 
 // Whether a file may be put at `path`: nothing is there, or a regular file of ours, which begins with `head`.

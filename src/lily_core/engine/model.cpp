@@ -17,7 +17,7 @@ namespace {
 FileAccess file_access(const std::string& weights) {
   if (weights == "mmap") return FileAccess::map;
   if (weights == "read") return FileAccess::read;
-  throw Error(ErrorKind::config, "weights is \"mmap\" or \"read\", not \"" + weights + "\"");
+  throw Error(ErrorKind::config, "weights must be \"mmap\" or \"read\", not \"" + weights + "\"");
 }
 
 }  // namespace

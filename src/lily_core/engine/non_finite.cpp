@@ -9,7 +9,7 @@
 namespace lily {
 namespace {
 
-// The earliest row that is not finite, and the first block behind which it was not.
+// The earliest row that is not finite, and the first block after which it was not.
 struct Place {
   std::int64_t row = 0;
   std::string block;
@@ -19,7 +19,7 @@ class RowWatch {
  public:
   RowWatch(std::int64_t rows, std::int64_t columns) : columns_(static_cast<std::size_t>(columns)), healthy_(rows) {}
 
-  // A row's values depend on earlier rows only, so rows behind one that is not finite need no look.
+  // A row's values depend only on earlier rows, so rows after a non-finite one need no check.
   void look(std::span<const float> residual, const std::string& block) {
     for (std::int64_t row = 0; row < healthy_; ++row) {
       if (all_finite(residual.subspan(static_cast<std::size_t>(row) * columns_, columns_))) continue;
@@ -31,7 +31,7 @@ class RowWatch {
 
  private:
   std::size_t columns_;
-  std::int64_t healthy_;  // leading rows that were finite behind every block so far
+  std::int64_t healthy_;  // leading rows that were finite after every block so far
   std::optional<Place> found_;
 };
 

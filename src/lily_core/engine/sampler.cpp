@@ -47,7 +47,7 @@ void Sampling::validate() const {
     invalid("repetition_penalty must be a number above 0 (1 turns it off)");
   }
   for (const auto& [id, bias] : logit_bias) {
-    if (id < 0) invalid("logit_bias holds the id " + std::to_string(id) + ", which is no token");
+    if (id < 0) invalid("logit_bias contains the id " + std::to_string(id) + ", which is not a token");
     if (std::isnan(bias) || bias == std::numeric_limits<float>::infinity()) {
       invalid("logit_bias of token " + std::to_string(id) + " must be a finite number or -inf");
     }
@@ -116,7 +116,7 @@ void Sampler::select(std::span<const float> logits, std::size_t limit) {
     candidates_.resize(std::min(limit, candidates_.size()));
     return;
   }
-  // A heap with the least probable one of the best at its front: most ids cost one comparison.
+  // A heap with the least probable of the best at its front, so that most ids cost one comparison.
   for (std::size_t id = 0; id < logits.size(); ++id) {
     if (candidates_.size() == limit) {
       if (!(logits[id] > logits[index(candidates_.front())])) continue;

@@ -26,7 +26,7 @@ std::optional<DeviceChoice> device_choice(const TokenRequest& request, TokenMask
                       .candidates = candidates};
 }
 
-// The most tokens that are computed once more to find where values first are not finite.
+// Maximum number of tokens computed once more to find where values first are not finite.
 constexpr std::size_t kSearchedTokens = 16384;
 [[noreturn]] void refuse_closed_session() {
   throw Error(ErrorKind::closed, "this session is closed; make a new one with model.session()");
@@ -41,12 +41,12 @@ constexpr std::size_t kSearchedTokens = 16384;
 
 }  // namespace
 
-// Marks the session as in use for the length of one call, and refuses a second caller and a closed session. Whatever is
-// computed in the call, is computed by IEEE's rules.
+// Marks the session as in use for the length of one call, and refuses a second caller and a closed session. Everything
+// in the call is computed by IEEE's rules.
 class Session::Entry {
  public:
   explicit Entry(const Session& session, Use use = Use::calling) : session_(session) {
-    // Reading a property takes no time: wait for that, so that an observer never makes a call fail.
+    // Reading a property is quick: wait for it, so that an observer never makes a call fail.
     for (Use found = Use::none; !session_.use_.compare_exchange_weak(found, use, std::memory_order_acquire);
          found = Use::none) {
       if (found == Use::none || found == Use::reading) continue;
@@ -112,7 +112,7 @@ const std::shared_ptr<std::vector<float>>& Session::fetched_logits() {
   return logits_;
 }
 
-// What follows from logits that are not finite is worth nothing, and neither is the state that they came from.
+// Non-finite logits make everything computed from them useless, and their state, too.
 void Session::check_finite(std::span<const float> logits) {
   if (all_finite(logits)) return;
   state_lost_ = true;
@@ -167,7 +167,7 @@ void Session::extend(std::span<const std::int32_t> chunk, bool with_logits, Comp
   try {
     const std::scoped_lock lock(model_->compute_mutex());
     compute();
-    model_->require_unchanged_files();  // what was computed from other weights is no result
+    model_->require_unchanged_files();  // results from other weights do not count
   } catch (...) {
     tokens_.resize(before);
     state_lost_ = !state_->is_whole_at(static_cast<std::int64_t>(before));
@@ -313,7 +313,7 @@ Scores Session::score(std::span<const std::int32_t> ids, std::span<const std::in
     check_ids(targets);
     if (static_cast<std::int64_t>(targets.size()) != total - 1) {
       throw Error(ErrorKind::invalid_argument,
-                  "scoring needs one target less than token ids: " + std::to_string(total - 1) + ", not " +
+                  "scoring needs one target fewer than token ids: " + std::to_string(total - 1) + ", not " +
                       std::to_string(targets.size()));
     }
   }
@@ -372,7 +372,7 @@ void Session::restore(const Snapshot& snapshot) {
   const Entry entry(*this);
   if (!snapshot.belongs_to(*model_)) {
     throw Error(ErrorKind::invalid_argument,
-                "the snapshot was taken of a session of another model; load_session() moves a session between models");
+                "the snapshot is from a session of another model; load_session() moves a session between models");
   }
   auto state = snapshot.state().clone();
   std::vector<std::int32_t> tokens = snapshot.tokens();

@@ -27,7 +27,7 @@ struct Scores {
   std::vector<std::int32_t> argmax;      // [tokens - 1] most probable token at each position
 };
 
-// What every next_token() of a generation chooses by. Nothing here refers to memory of the caller's.
+// The choice that every next_token() of a generation makes. Nothing here refers to the caller's memory.
 struct TokenRequest {
   Sampling sampling;
   std::uint64_t seed = 0;
@@ -74,7 +74,7 @@ class Session {
   void reset();
   // The sequence as it is now; `with_pending` false leaves out a last token that is not computed yet.
   [[nodiscard]] std::shared_ptr<Snapshot> snapshot(bool with_pending);
-  // Goes on from a snapshot of a session of the same model.
+  // Continues from a snapshot of a session of the same model.
   void restore(const Snapshot& snapshot);
   void close();
   // From any thread: cancels the call in progress and refuses every later one but close().

@@ -72,7 +72,7 @@ std::shared_ptr<Snapshot> SnapshotBuilder::build(std::vector<std::int32_t> token
   const bool logits_fit = logits.empty() || logits.size() == static_cast<std::size_t>(config.vocab_size);
   if (state_ == nullptr || !complete || tokens.size() != static_cast<std::size_t>(state_->position()) || !logits_fit ||
       !std::all_of(tokens.begin(), tokens.end(), known) || (pending && !known(*pending))) {
-    throw Error(ErrorKind::invalid_argument, "the parts of a saved state do not fit together");
+    throw Error(ErrorKind::invalid_argument, "the parts of a saved state are inconsistent");
   }
   if (!all_finite(logits)) throw Error(ErrorKind::non_finite, "the logits of a saved state are not finite");
   std::shared_ptr<std::vector<float>> kept;

@@ -14,8 +14,8 @@
 
 namespace lily {
 
-// Never changes; sessions of the same model go on from it. Shares memory with the session it was taken of and with
-// every session and snapshot that came from it.
+// Never changes; sessions of the same model can continue from it. Shares memory with the session it was taken from and
+// with every session and snapshot derived from it.
 class Snapshot {
  public:
   // `pending` is a last token whose state is not computed; `logits` may be null.

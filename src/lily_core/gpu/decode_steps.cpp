@@ -2,7 +2,7 @@
 //
 // A step reads one copy of the state and writes the other. While the host waits for a step, the next one is already
 // submitted: it takes its token from the slot that the first writes. When the first step's token ends the generation,
-// the second is given up: the copy it read is the sequence's state, and nobody looks at what it wrote.
+// the second is abandoned: the copy it read is the sequence's state, and what it wrote is ignored.
 #include "gpu/decode_steps.h"
 
 #include <string>
@@ -45,7 +45,7 @@ void DecodeSteps::step(StepRow& row) {
   finish(state);
   if (!row.logits.empty()) state.read_logits(row.logits);
   const std::int32_t picked = picks ? state.token_slot(1 - index) : -1;
-  if (picked < 0) {  // nobody chose, or the logits are not finite: the caller looks at them
+  if (picked < 0) {  // nobody chose, or the logits are not finite: the caller decides
     flight.abandon(state);
     row.picked.reset();
     return;

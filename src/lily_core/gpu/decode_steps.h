@@ -48,7 +48,7 @@ class StepsInFlight {
   std::deque<Step> steps;
   std::array<StepPlan, 2> plans;  // one for each direction between the two copies of the state
 
-  // Gives up all steps of `state`, whose they are. They still run: wait_for_abandoned() before the host writes a slot.
+  // Abandons all steps, which belong to `state`. They still run: wait_for_abandoned() before the host writes a slot.
   void abandon(GpuSessionState& state);
   void wait_for_abandoned();
   void give_up(GpuSessionState& state) {

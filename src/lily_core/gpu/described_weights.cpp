@@ -1,4 +1,4 @@
-// gpu/described_weights.cpp -- lays the weights of a config out one after the other, as an aligned checkpoint would.
+// gpu/described_weights.cpp -- lays out the weights of a config contiguously, as an aligned checkpoint would.
 #include "gpu/described_weights.h"
 
 #include <sys/mman.h>

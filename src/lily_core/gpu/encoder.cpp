@@ -46,7 +46,7 @@ void check_slots(const device::Pipeline& pipeline, std::span<const Operand> oper
 
 }  // namespace
 
-// Few rows waste a large tile, many rows read the weights once per tile.
+// A large tile is wasted on few rows; with many rows a small one reads the weights more often.
 std::uint32_t dense_tile_rows(std::uint32_t rows) { return rows <= 16 ? 16 : rows <= 96 ? 32 : 64; }
 
 void add_matrix(std::vector<Operand>& operands, std::uint32_t slot, const DeviceMatrix& matrix, std::uint64_t moved) {

@@ -42,7 +42,7 @@ class GpuBackend final : public Backend {
   void begin_step(std::span<const StepRow> rows) override;
   void read_logits(const SessionState& state, std::span<float> logits) override;
 
-  // Has the device make every pipeline that prompts and steps will ask for, where that takes long.
+  // Makes the device create every pipeline that prompts and steps will need, if that takes long.
   void compile_ahead(const EngineOptions& options);
   // From the next pass on; between two calls of the engine only. Weights and states stay.
   void set_options(const Options& options) { runner_.set_options(options); }

@@ -14,8 +14,8 @@
 
 namespace lily::gpu {
 
-// Positions below `written` belong to some cache that shares this; a cache that ends there goes on in place, another
-// one copies.
+// Positions below `written` belong to some cache that shares this buffer. A cache that ends there appends in place; any
+// other copies.
 struct CacheBuffers {
   std::vector<std::shared_ptr<device::Buffer>> keys, values;  // [attention layers] bf16 [kv_heads, capacity, head_dim]
   std::int64_t capacity = 0;                                  // positions

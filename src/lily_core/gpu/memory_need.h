@@ -1,4 +1,4 @@
-// gpu/memory_need.h -- what a model and one session take of a device's memory, known before anything is loaded.
+// gpu/memory_need.h -- how much of a device's memory a model and one session need, before anything is loaded.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// gpu/needed_pipelines.cpp -- records passes of every kind on a device that notes down what they ask for.
+// gpu/needed_pipelines.cpp -- records passes of every kind on a device that notes the pipelines they request.
 #include "gpu/needed_pipelines.h"
 
 #include <algorithm>

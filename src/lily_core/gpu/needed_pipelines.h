@@ -1,4 +1,4 @@
-// gpu/needed_pipelines.h -- the pipelines that a model's passes ask for, known before the first of them.
+// gpu/needed_pipelines.h -- the pipelines that a model's passes need, known before the first pass.
 #pragma once
 
 #include <vector>

@@ -12,7 +12,7 @@
 
 namespace lily::gpu {
 
-// What the passes so far came to.
+// Counts of the passes so far.
 struct BackendCounters {
   std::uint64_t submissions = 0;
   std::uint64_t waits = 0;
@@ -31,7 +31,7 @@ class PassRunner {
   [[nodiscard]] bool copies_wrapped() const { return device_->copies_wrapped(); }
   [[nodiscard]] const std::shared_ptr<device::Device>& shared_device() const { return device_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  // One more for each change of the options: passes that were planned before are planned anew.
+  // Incremented with each change of the options, after which passes are planned anew.
   [[nodiscard]] std::uint64_t options_revision() const { return options_revision_; }
   void set_options(const Options& options);
   [[nodiscard]] BackendCounters& counters() { return counters_; }

@@ -23,7 +23,7 @@ class StepsInFlight;
 
 // Two copies of the recurrent states, of the token and position slots and of the logits: a step reads one and writes
 // the other, so that the state before it stays whole until the step after it begins. Positions past the sequence's end
-// hold nothing in the KV cache, so a step that is given up leaves nothing behind there either.
+// hold nothing in the KV cache, so an abandoned step leaves nothing there either.
 class GpuSessionState final : public SessionState {
  public:
   GpuSessionState(std::shared_ptr<device::Device> device, const ModelConfig& config, std::int64_t max_context);

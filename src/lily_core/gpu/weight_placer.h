@@ -12,8 +12,8 @@
 
 namespace lily::gpu {
 
-// Goes over all weights twice in the same order: first to measure what must be copied, then, with the arenas
-// allocated, to copy it.
+// Visits all weights twice in the same order: first to measure what must be copied, then, with the arenas allocated, to
+// copy it.
 class WeightPlacer {
  public:
   // `progress` outlives this: told of the regions that the device copies.

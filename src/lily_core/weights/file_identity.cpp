@@ -1,4 +1,4 @@
-// weights/file_identity.cpp -- reads a file's identity off what stat reports, and says how two differ.
+// weights/file_identity.cpp -- reads a file's identity from stat, and says how two identities differ.
 #include "weights/file_identity.h"
 
 #include <sys/stat.h>

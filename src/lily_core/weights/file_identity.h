@@ -1,4 +1,4 @@
-// weights/file_identity.h -- what tells a file from another one, and from itself with other content.
+// weights/file_identity.h -- what identifies a file and its content.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ const std::byte* read_file(const FileDescriptor& file, const std::string& path, 
         ::pread(file.value(), bytes + done, std::min(size - done, kReadBytes), static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      const std::string reason = count < 0 ? std::strerror(errno) : "it became shorter";
+      const std::string reason = count < 0 ? std::strerror(errno) : "it was truncated";
       ::munmap(address, size);
       fail(path, "cannot be read: " + reason + "; load the model again from a complete file");
     }
@@ -124,7 +124,7 @@ void MappedFile::require_unchanged() const {
   FileIdentity now = identity_of(status);
   if (now == identity_) return;
   if (now.changed_ns != identity_.changed_ns) {
-    // Attributes that differ, or a name that has gone, explain a time of change that moved alone.
+    // Different attributes, or a removed name, explain a change time that moved alone.
     struct stat named{};
     const bool renamed = ::stat(path_.c_str(), &named) != 0 || named.st_ino != status.st_ino;
     if (renamed || attributes_of(status) != attributes_) now.changed_ns = identity_.changed_ns;
@@ -132,7 +132,7 @@ void MappedFile::require_unchanged() const {
   const std::string change = difference(identity_, now);
   if (!change.empty()) {
     fail(path_, change +
-                    " while the model used it, so its weights are not to be trusted; close the model and load "
+                    " while the model used it, so its weights cannot be trusted; close the model and load "
                     "it again, or load it with weights=\"read\"");
   }
 }

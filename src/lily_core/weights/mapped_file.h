@@ -47,7 +47,7 @@ class MappedFile {
   [[nodiscard]] const std::byte* bytes(std::uint64_t offset, std::uint64_t count) const;
 
   // Throws Error(checkpoint) if the file's content has changed since it was mapped. A mapped file shows such changes,
-  // and ends the process where it became shorter. That it was removed, renamed or linked does not matter.
+  // and ends the process where it became shorter. Removing, renaming or linking it does not matter.
   void require_unchanged() const;
   // The file's further fate does not matter: its bytes are elsewhere.
   void stop_watching() { descriptor_.close(); }

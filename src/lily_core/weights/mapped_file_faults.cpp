@@ -47,7 +47,7 @@ void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
     write_all("lily: ");
     write_all({mapping.path.data(), mapping.path_size});
     write_all(
-        ": the file became shorter, or its disk failed, while the model was using it; "
+        ": the file was truncated, or its disk failed, while the model was using it; "
         "load the model again from a complete file\n");
     break;
   }

@@ -1,4 +1,4 @@
-// weights/mapped_file_faults.h -- names the mapped file where the process ends because the file became shorter.
+// weights/mapped_file_faults.h -- names the mapped file whose truncation ends the process.
 //
 // A page that a mapped file no longer has ends the process with SIGBUS, which tells nobody why. A program that owns its
 // process (the command line, the server) lets report_mapping_faults() say it; a library never does by itself.
@@ -14,8 +14,8 @@ namespace lily {
 void note_mapping(const std::byte* begin, std::uint64_t size, const std::string& path);
 void forget_mapping(const std::byte* begin);
 
-// From now on SIGBUS writes one line to standard error before it ends the process as ever. Returns false, and changes
-// nothing, where something else handles the signal already.
+// Makes SIGBUS write one line to standard error before it ends the process as usual. Returns false, and changes
+// nothing, if something else already handles the signal.
 bool report_mapping_faults();
 
 }  // namespace lily

@@ -162,7 +162,7 @@ ModelWeights ModelWeights::bind(const ModelConfig& config, const CheckpointSourc
   const DefaultFloats floats;  // vectors are converted
   config.validate();
   if (source.files.size() != source.identities.size()) {
-    throw Error(ErrorKind::checkpoint, "the checkpoint source lists files and identities of different number");
+    throw Error(ErrorKind::checkpoint, "the checkpoint source lists different numbers of files and identities");
   }
   ModelWeights weights;
   weights.files.reserve(source.files.size());

@@ -1,8 +1,8 @@
 // cpu/kernels/attention.h -- attention of query rows that share one key/value head, against the cache.
 //
-// Online softmax over blocks of 64 positions counted from position 0. In a block every row does the same operations
-// in the same order whatever the other rows are; only the tiling over rows differs. Keys and values are read once
-// for all rows, 16 or 32 positions at a time, and converted into the first-level cache: keys to 16-bit codes, values to
+// Online softmax over blocks of 64 positions counted from position 0. In a block every row does the same operations in
+// the same order, whatever the other rows; only the tiling over rows differs. Keys and values are read once for all
+// rows, 16 or 32 positions at a time, and converted into the first-level cache: keys to 16-bit codes, values to
 // float32.
 #pragma once
 
@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::int64_t attention_block = 64;       // positions between rescalings
 constexpr std::int64_t attention_slice = 16;       // positions converted at a time
-constexpr std::int64_t attention_many_rows = 64;   // query rows from which on
-constexpr std::int64_t attention_wide_slice = 32;  // so many are: each slice reads and writes what all rows hold
+constexpr std::int64_t attention_many_rows = 64;   // from this number of query rows
+constexpr std::int64_t attention_wide_slice = 32;  // on, so many are: each slice reads and writes all rows' data
 constexpr std::int64_t attention_tile_rows = 4;    // query rows in registers
 
 // Scratch. Rows are padded with zeros to whole strips, which keeps every inner loop free of tails.
@@ -89,8 +89,8 @@ Strip<V> widen_row(const std::uint16_t* from, const AttentionArgs& args, std::in
   return widen_row_of<V, squared, KvType::bfloat16>(from, args.head_dim, width, to);
 }
 
-// Memory that is read next. It is fetched a piece at a time while there is arithmetic to do: all at once it would wait
-// for the few reads that a processor can have under way.
+// Memory that is read next. It is prefetched piece by piece during arithmetic: all at once it would wait, since a
+// processor can have only few reads in flight.
 struct FetchAhead {
   static constexpr std::int64_t piece_bytes = 1024;
   const std::byte* next = nullptr;
@@ -204,8 +204,8 @@ void score_slice(const AttentionScratch& scratch, const RowRun& run, std::int64_
   }
 }
 
-// The same for all rows from first_row on, against the transposed slice. What a row does not see gets a score too,
-// which is not looked at.
+// The same for all rows from first_row on, against the transposed slice. Positions that a row does not see get a score
+// too, which is ignored.
 template <class V>
 void score_transposed(const AttentionArgs& args, const AttentionScratch& scratch, std::int64_t first_row,
                       std::int64_t offset, FetchAhead& ahead) {

@@ -1,6 +1,6 @@
 // cpu/kernels/attention_codes.h -- queries and keys as 16-bit codes, whose products are summed exactly.
 //
-// A row x is unit * code, |code| <= 32767. Rows of key codes are at most key_norm long, rows of query codes query_norm:
+// A row x is unit * code, |code| <= 32767. The norm of key codes is at most key_norm, that of query codes query_norm:
 // the dot product of two of them fits 32 bits, and so does any part of it (Cauchy and Schwarz), whatever is added
 // first. So every instruction set gives the same sum. A value is rounded by unit / 2 at most; at head_dim 256 that
 // is 2.5e-4 of a key's root mean square, an eighth of what bfloat16 rounds such a value by.
@@ -17,7 +17,7 @@ namespace {
 constexpr float key_norm = 32700.0F;
 constexpr float query_norm = 65500.0F;
 constexpr float largest_code = 32767.0F;
-constexpr float smallest_unit = 1e-22F;  // of longer rows no square is too small for float32, and its inverse is finite
+constexpr float smallest_unit = 1e-22F;  // above it no square underflows float32, and the inverse is finite
 constexpr std::int64_t code_strip = 32;  // rows of codes are padded with zeros to a multiple
 constexpr int code_positions = 4;        // keys of a tile of scores
 constexpr int encoded_together = 16;     // keys

@@ -60,7 +60,7 @@ void conv_kernel_4(ConvArgs args, std::int64_t channel, std::int64_t count) {
   }
   for (std::int64_t t = 0; t < args.tokens; ++t) {
     for (int s = 0; s < strips; ++s) {
-      // Rows are pages apart, which the processor does not foresee.
+      // Rows are pages apart, which the processor does not prefetch.
       const std::int64_t ahead = smaller(t + 8, args.tokens - 1) * args.channels;
       __builtin_prefetch(args.in + ahead + channel + s * strip_width);
       const std::int64_t offset = t * args.channels + channel + s * strip_width;

@@ -9,8 +9,8 @@ namespace {
 
 template <>
 struct CodeKernels<VectorAvx512> {
-  // Many queries meet keys that are transposed in pairs of codes: a vector holds a pair of 16 positions, and nothing
-  // has to be added across lanes.
+  // For many queries, keys are transposed in pairs of codes: a vector has a pair of 16 positions, so nothing is added
+  // across lanes.
   static constexpr bool transposes = true;
   static constexpr int transposed_positions = 32;
 

@@ -67,7 +67,7 @@ struct GdnTile {
 };
 
 // Value rows [row, row + rows) of the group. fixed_key_dim: key_dim where it is known at compile time, else 0.
-// The sweep comes by value: through a reference the compiler would read its members again after every store.
+// The sweep is passed by value: through a reference the compiler would reload its members after every store.
 template <class V, int rows, bool ends, bool begins, int fixed_key_dim>
 void gdn_sweep_rows(GdnSweep sweep, std::int64_t row) {
   const std::int64_t key_dim = fixed_key_dim != 0 ? fixed_key_dim : sweep.key_dim;
@@ -163,7 +163,7 @@ void gdn_step(const GdnScanArgs& args, const GdnBlock& block, std::int64_t t, Gd
   Strip<V>::load(group.sums).store_first(block.out + t * args.out_stride + group.value_row, group.count);
 }
 
-// Two groups in turn: while the sums of one are added up, the sweep over the other keeps the processor busy.
+// Two groups alternate: while the sums of one are added up, the sweep over the other keeps the processor busy.
 template <class V, int fixed_key_dim>
 void gdn_scan_block(const GdnScanArgs& args, const GdnBlock& block) {
   GdnGroup groups[2];

@@ -32,7 +32,7 @@ inline void store_lanes(float* out, typename Isa::Float y, std::int64_t count) {
   }
 }
 
-// Bytes ahead of the codes in use that are fetched: tiles lie one behind the other.
+// Prefetch distance in bytes: tiles are contiguous.
 inline constexpr std::int64_t kPrefetchDistance = 4096;
 
 // Rows activation rows times one full tile, codes straight from the checkpoint.
@@ -154,7 +154,7 @@ void many_rows(const MatmulArgs& args, std::int64_t row_begin, const UnitScratch
   }
 }
 
-// Full tiles only; returns the row behind the last of them.
+// Full tiles only; returns the row after the last of them.
 template <class Isa, int Bits, int Rows>
 std::int64_t few_rows(const MatmulArgs& args, const UnitScratch& unit) {
   const BlockInput<Rows> input = block_input<Rows>(args, 0);

@@ -1,7 +1,7 @@
 // cpu/matmul/amx.h -- affine weights times many activation rows with AMX: tiles of bytes for the group sums, AVX-512
 // for what finishes a group.
 //
-// The unpacked codes of matmul/tile.h lie just as a tile of the right-hand factor wants them: four columns of 16 weight
+// The unpacked codes of matmul/tile.h already have the layout of a right-hand tile: four columns of 16 weight
 // rows in 64 bytes. Activation rows are the left-hand factor, so a row of the product holds 16 weight rows as
 // everywhere else. The high and the low halves get a product each; their sums are integers, hence the same bits.
 #pragma once
@@ -17,7 +17,7 @@ namespace {
 inline constexpr int kAmxRows = 16;       // activation rows of a block
 inline constexpr int kAmxUnitTiles = 4;   // weight tiles unpacked at once: 128 KiB of codes at 2048 columns
 inline constexpr int kAmxHeldBlocks = 4;  // blocks that are prepared once for all units of a call
-// Fewer rows are faster from the codes as they lie.
+// Fewer rows are faster without unpacking.
 inline constexpr std::int64_t kAmxFewestRows = 5;
 inline constexpr std::int64_t kAmxChunkGroups = 8;  // of activations that stay in the first-level cache for a unit
 inline constexpr std::int64_t kAmxSumBytes = 2 * 2 * kAmxRows * kTileRows * 4;  // [turn][high, low][row][lane] int32
@@ -123,7 +123,7 @@ inline AmxBlock prepare_block(const MatmulArgs& args, std::int64_t first, int co
   return block;
 }
 
-// Tiles 0 to 3: sums of high and low halves, in two turns. 4, 5: activations, high and low. 6: codes.
+// Tiles 0 to 3: sums of high and low halves, alternating. 4, 5: activations, high and low. 6: codes.
 inline void configure_tiles(int count, std::int64_t step_columns) {
   TileConfig config;
   for (const int sums : {0, 1, 2, 3}) config.shape(sums, count, 64);

@@ -113,7 +113,7 @@ template <int Bits, int Rows>
   });
 }
 
-// Full tiles only; returns the row behind the last of them.
+// Full tiles only; returns the row after the last of them.
 template <int Bits, int Rows>
 std::int64_t few_tiles_i8mm(const MatmulArgs& args, const UnitScratch& unit) {
   const BlockInput<Rows> input = block_input<Rows>(args, 0);

@@ -1,9 +1,9 @@
 // cpu/matmul/one_row_avx512.h -- one activation row (decode) times an affine matrix with AVX-512.
 //
 // Decode must keep up with memory, so the codes are not transposed: a vector is 64 bytes of one weight row. Rows are
-// read four at a time, nearly in the order of addresses, while what lies some KB behind them is fetched; the sums of
-// lanes of 16 rows wait in the first-level cache and are added up and transposed together. Per group the sums are the
-// same integers, and the group is finished the same way, as in matmul/affine.h.
+// read four at a time, nearly in address order, while prefetching some KB ahead; lane sums of 16 rows are collected in
+// the first-level cache, then added up and transposed together. Per group the sums are the same integers, and the group
+// is finished the same way, as in matmul/affine.h.
 #pragma once
 
 #include "cpu/matmul/affine.h"
@@ -174,7 +174,7 @@ inline __m512 finish_tile(const Matrix& weight, const __m512i* lanes, const Unit
   return y;
 }
 
-// Full tiles only; returns the row behind the last of them.
+// Full tiles only; returns the row after the last of them.
 template <int Bits, int GroupLanes>
 std::int64_t one_row_tiles(const MatmulArgs& args, const UnitScratch& unit) {
   const Matrix& weight = *args.weight;

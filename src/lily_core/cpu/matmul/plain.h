@@ -86,7 +86,7 @@ void plain_block(const MatmulArgs& args, std::int64_t row, std::int64_t first_in
   });
 }
 
-// Activation rows outside, so that a block of them stays in the first cache while the weights pass.
+// The outer loop is over activation rows, so that a block of them stays in the first-level cache.
 template <class Isa, ElementType Type, int Outputs, int Rows>
 void plain_rows(const MatmulArgs& args, std::int64_t first_input) {
   std::int64_t row = args.row_begin;

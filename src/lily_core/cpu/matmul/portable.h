@@ -1,7 +1,7 @@
 // cpu/matmul/portable.h -- the matrix kernels in plain C++: the reference for the others and the fallback.
 //
-// Activations are put together again as int16 for a block of rows, in the order in which 16 bytes of codes are
-// unpacked: their low nibbles first, then their high ones. Compilers make 16-bit multiply-add instructions of it.
+// Activations are rejoined to int16 for a block of rows, in the order in which 16 bytes of codes are unpacked: low
+// nibbles first, then high ones. Compilers turn this into 16-bit multiply-adds.
 #pragma once
 
 #include "cpu/matmul/portable_fma.h"

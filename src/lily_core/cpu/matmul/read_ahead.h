@@ -1,4 +1,4 @@
-// cpu/matmul/read_ahead.h -- what to fetch while a block of weight rows is read once: what lies some KB behind, and at
+// cpu/matmul/read_ahead.h -- what to prefetch while a block of weight rows is read: the bytes some KB ahead, and near
 // the end of the block the beginning of what the caller reads next.
 //
 // The processor's own prefetchers stop at the borders of 4 KB pages and know nothing of the next matrix.
@@ -57,7 +57,7 @@ class ReadAhead {
     rows_ahead_ = (kAheadBytes + tile_bytes - 1) / tile_bytes * kRowTile;
   }
 
-  // Where the codes that follow those at p by kAheadBytes lie.
+  // Address of the codes that follow those at p by kAheadBytes.
   [[nodiscard]] const std::byte* codes(const std::byte* p) const {
     const std::int64_t over = p + kAheadBytes - codes_end_;
     return over < 0 ? p + kAheadBytes : next_codes_ + over;

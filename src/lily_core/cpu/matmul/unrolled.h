@@ -1,5 +1,5 @@
-// cpu/matmul/unrolled.h -- a loop of a few steps, unrolled by the compiler's front end: arrays of vectors that are
-// indexed in such loops only stay in registers.
+// cpu/matmul/unrolled.h -- a loop of a few steps, unrolled by the compiler's front end: arrays of vectors indexed only
+// in such loops stay in registers.
 #pragma once
 
 namespace lily::cpu {

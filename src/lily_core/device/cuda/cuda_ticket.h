@@ -28,7 +28,7 @@ class Event {
   EventHandle* handle_ = nullptr;
 };
 
-// What a kernel's fault does to everything after it: CUDA ends the context.
+// State after a kernel's fault: CUDA ends the context, so nothing runs any more.
 struct SharedFate {
   std::mutex mutex;
   std::string lost;  // empty: alive

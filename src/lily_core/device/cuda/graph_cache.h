@@ -1,4 +1,4 @@
-// device/cuda/graph_cache.h -- passes that come again, as CUDA graphs: one call launches all of their kernels.
+// device/cuda/graph_cache.h -- repeated passes as CUDA graphs: one call launches all of their kernels.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lily::device::cuda {
 
-// A graph is made when a pass is submitted for the second time: prompts are mostly passes of their own. A decode step
+// A graph is made when a pass is submitted for the second time: most prompts are unique passes. A decode step
 // that has changed a little (the context has grown past a split) takes over the graph of an older one.
 class GraphCache {
  public:

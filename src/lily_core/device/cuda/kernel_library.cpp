@@ -139,7 +139,7 @@ std::string KernelLibrary::source(const KernelEntry& entry, std::span<const Func
   }
   std::string text;
   for (std::uint32_t i = 0; i < kFunctionConstants; ++i) {
-    // What the kernel does not use stays zero, so that it does not make another program of it.
+    // Constants that the kernel does not use stay zero, so that they do not change the program.
     const auto used = entry.constants.find(i);
     if (used != entry.constants.end() && (given >> i & 1U) == 0) {
       refuse(entry.name + ": function constant " + std::to_string(i) + " (" + used->second + ") has no value");

@@ -14,11 +14,11 @@ NS_ASSUME_NONNULL_BEGIN
 namespace lily::device::metal {
 namespace {
 
-// Hazards are the planner's: tracking would serialise every pass that shares an arena.
+// The planner derives hazards; tracking would serialise all passes that share an arena.
 constexpr MTLResourceOptions kOptions =
     MTLResourceCPUCacheModeDefaultCache | MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
-// A label is for tools only: a path that is not UTF-8 goes without.
+// Labels are only for tools; a path that is not UTF-8 gets none.
 NSString* _Nullable label_of(const std::string& label) { return [NSString stringWithUTF8String:label.c_str()]; }
 
 std::uint64_t round_up(std::uint64_t size, std::uint64_t unit) { return (size + unit - 1) / unit * unit; }

@@ -1,4 +1,4 @@
-// device/metal/command_error.cpp -- names and remedies of Metal's command buffer errors.
+// device/metal/command_error.cpp -- names of Metal's command buffer errors, and their remedies.
 #include "device/metal/command_error.h"
 
 namespace lily::device::metal {

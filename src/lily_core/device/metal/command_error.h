@@ -1,4 +1,4 @@
-// device/metal/command_error.h -- what a command buffer that failed reports, in words with a remedy.
+// device/metal/command_error.h -- a failed command buffer's error in words, with a remedy.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct CommandError {
   bool of_command_buffer = true;  // whether `code` is a CommandErrorCode
   std::int64_t code = 0;
   std::string description;
-  std::string part;  // what it was of the pass, as "part 2 of 3"
+  std::string part;  // which part of the pass it was, as "part 2 of 3"
 };
 
 // The text of PassResult::error, and its kind.

@@ -29,7 +29,7 @@ class CommandSplit {
   using Shape = std::pair<std::pair<std::size_t, std::size_t>, std::uint64_t>;
   [[nodiscard]] static Shape shape_of(std::span<const Stage> stages);
   void note(const Shape& shape, double gpu_seconds);
-  // The same of a pass that is done, if it completed. Never throws: forgetting it costs a few command buffers more.
+  // The same of a pass that is done, if it completed. Never throws: a lost note costs a few command buffers.
   void note_pass(const Shape& shape, const PassState& pass) noexcept;
 
  private:

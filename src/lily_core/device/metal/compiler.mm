@@ -44,7 +44,7 @@ struct Compiler::Libraries {
     id<MTLLibrary> _Nullable library = nil;
     std::string error;
   };
-  // Nothing may leave a completion handler, and whoever waits must go on: without memory, without words.
+  // Nothing may escape a completion handler, and waiters must continue: without memory, the error has no text.
   void end(std::size_t index, id<MTLLibrary> _Nullable library, NSError* _Nullable error) noexcept {
     std::string text;
     try {

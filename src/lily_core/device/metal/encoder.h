@@ -9,7 +9,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 namespace lily::device::metal {
 
-// Ends the encoder when it goes: Metal ends the process when an encoder goes without that.
+// Ends the encoder on destruction: otherwise Metal would end the process.
 class EncoderSink final : public CommandSink {
  public:
   explicit EncoderSink(id<MTLComputeCommandEncoder> encoder) : encoder_(encoder) {}

@@ -34,7 +34,7 @@ void EncoderSink::set_bytes(std::uint32_t index, std::span<const std::byte> byte
 }
 
 void EncoderSink::set_threadgroup_bytes(std::uint32_t bytes) {
-  // A multiple of the alignment, and one at least: nothing says that a length of 0 is taken.
+  // A positive multiple of the alignment: nothing says that Metal accepts a length of 0.
   const std::uint32_t units = (std::max(bytes, 1U) + kThreadgroupAlignment - 1) / kThreadgroupAlignment;
   [encoder_ setThreadgroupMemoryLength:units * kThreadgroupAlignment atIndex:0];
 }

@@ -1,4 +1,4 @@
-// device/metal/heartbeat.cpp -- the thread: asleep without activity, else a beat an interval.
+// device/metal/heartbeat.cpp -- the thread: sleeps without activity, otherwise beats once an interval.
 #include "device/metal/heartbeat.h"
 
 #include <unistd.h>

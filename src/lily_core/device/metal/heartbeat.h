@@ -1,4 +1,4 @@
-// device/metal/heartbeat.h -- repeats something from a thread of its own while there is activity, and for a while
+// device/metal/heartbeat.h -- repeats a call from its own thread while there is activity, and for a while
 // after.
 #pragma once
 
@@ -23,7 +23,7 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // There is activity. The thread is started by the first call; a system that refuses it costs beats, nothing else.
+  // Signals activity. The first call starts the thread; if the system refuses it, only beats are lost.
   void touch();
 
  private:
@@ -40,7 +40,7 @@ class Heartbeat {
   Clock::duration interval_;
   Clock::duration linger_;
   std::int64_t process_id_;
-  // Behind a pointer so that a forked child, where the thread does not exist, can let go of it.
+  // Behind a pointer so that a forked child, where the thread does not exist, can drop it.
   std::unique_ptr<State> state_ = std::make_unique<State>();
 };
 

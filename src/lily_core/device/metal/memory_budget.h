@@ -1,4 +1,4 @@
-// device/metal/memory_budget.h -- bytes that Metal may hold at once, counted, and refused before the system would.
+// device/metal/memory_budget.h -- counts the bytes that Metal holds, and refuses more before the system would.
 #pragma once
 
 #include <cstdint>

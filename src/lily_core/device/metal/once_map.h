@@ -1,4 +1,4 @@
-// device/metal/once_map.h -- things made once by name, several at the same time.
+// device/metal/once_map.h -- things made once per name, several at the same time.
 #pragma once
 
 #include <memory>

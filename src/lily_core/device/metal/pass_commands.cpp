@@ -48,7 +48,7 @@ bool has_threads(const Dispatch& dispatch) {
   return grid.x > 0 && grid.y > 0 && grid.z > 0;
 }
 
-// Leaves out what the encoder has already.
+// Leaves out state that the encoder already has.
 class StateFilter {
  public:
   explicit StateFilter(CommandSink& sink) : sink_(sink) {}

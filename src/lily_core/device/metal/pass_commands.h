@@ -16,8 +16,8 @@ struct EncoderLimits {
   std::uint32_t threadgroup_bytes = 32768;  // of threadgroup memory
 };
 
-// The first thing in the stages that Metal would not take: it checks little by itself and would then read wild memory.
-// Empty: nothing.
+// The first thing in the stages that Metal would not accept: it checks little itself and would then access stray
+// memory. Empty: nothing.
 [[nodiscard]] std::string find_fault(std::span<const Stage> stages, const EncoderLimits& limits);
 
 // For a fresh encoder. Dispatches without threads are left out.

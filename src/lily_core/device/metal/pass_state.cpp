@@ -54,7 +54,7 @@ bool PassState::finish_one(const CommandOutcome& outcome, double gpu_seconds) no
       text = describe(*outcome.error);
       if (loses_device(*outcome.error)) health_->lose(text);
     } catch (...) {
-      // Only memory for the text can be missing; those who wait must go on all the same.
+      // Only memory for the text can be missing; waiters must continue all the same.
     }
     if (text.empty()) text = "it failed";  // short enough to need no memory
   }

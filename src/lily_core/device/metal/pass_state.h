@@ -48,7 +48,7 @@ class GpuTimeline {
   double latest_end_ = 0.0;
 };
 
-// Every command buffer of a pass reports once, on a thread of Metal's; then all who wait go on. The first error counts.
+// Every command buffer of a pass reports once, on a Metal thread; then all waiters continue. The first error counts.
 class PassState {
  public:
   PassState(std::size_t command_buffers, std::shared_ptr<DeviceHealth> health);

@@ -1,4 +1,4 @@
-// device/metal/residency.h -- keeps buffers resident between passes, where the system can be told to (macOS 15).
+// device/metal/residency.h -- keeps buffers resident between passes, if the system supports it (macOS 15).
 //
 // Without it every pass after a pause would pay for wiring the weights again.
 #pragma once

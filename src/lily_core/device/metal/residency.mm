@@ -103,7 +103,7 @@ std::shared_ptr<Residency> make_residency(id<MTLDevice> device, id<MTLCommandQue
     id<MTLResidencySet> working = make_set(device, @"Lily working memory");
     if (weights != nil && working != nil) return std::make_shared<SetResidency>(queue, weights, working);
   }
-  return std::make_shared<NoResidency>();  // it costs speed only
+  return std::make_shared<NoResidency>();  // it only costs speed
 }
 
 bool has_residency_sets() {

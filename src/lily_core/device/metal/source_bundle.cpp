@@ -1,4 +1,4 @@
-// device/metal/source_bundle.cpp -- joins headers and sources, and reads off them what the host must know.
+// device/metal/source_bundle.cpp -- joins headers and sources, and extracts what the host must know.
 #include "device/metal/source_bundle.h"
 
 #include <dlfcn.h>

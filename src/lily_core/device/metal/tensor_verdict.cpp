@@ -17,8 +17,7 @@ namespace {
 
 constexpr std::uintmax_t kMostBytes = 1U << 20;
 
-constexpr const char* kUnfinished =
-    "the self-test did not come to an end when it was first run here; to run it again, delete ";
+constexpr const char* kUnfinished = "the self-test did not finish when it was first run here; to run it again, delete ";
 
 std::string one_line(std::string text) {
   std::replace_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\t' || c == '\r'; }, ' ');
@@ -52,7 +51,7 @@ std::string outcome_of(Probe&& probe) {
 }
 
 TensorVerdict test(TensorProbe& probe, const VerdictCache& cache, const std::string& key) {
-  // Should the test take the process with it, the next one must not try again.
+  // If the test crashes the process, the next process must not try again.
   cache.store(key, {false, kUnfinished + cache.file().string()});
   const std::string difference = outcome_of([&] { return probe.self_test(); });
   const TensorVerdict verdict = difference.empty() ? TensorVerdict{true, "the self-test agrees with the other kernels"}

@@ -1,4 +1,4 @@
-// device/msl/base.h -- the ground of the Metal vocabulary for C++ compilers: scalar types, traits, bit casts.
+// device/msl/base.h -- the basis of the Metal vocabulary for C++ compilers: scalar types, traits, bit casts.
 //
 // These headers include no standard header on purpose: a name that Metal lacks must stay unknown in kernels here, too.
 // LILY_FN marks every function; the device's own umbrella header (lily_msl.h) defines it, and what else a compiler's

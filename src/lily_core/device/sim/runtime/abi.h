@@ -1,4 +1,4 @@
-// sim/runtime/abi.h -- what a library of translated kernels and the sim device know of each other.
+// sim/runtime/abi.h -- the interface between a library of translated kernels and the sim device.
 //
 // Plain data, no standard header: translated kernels include it too, and must not see names that Metal lacks.
 #pragma once
