@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_helpers import VOCAB, random_ids
+from lily._native import native_config, native_source
 
 import lily
 from lily import _core
-from lily._native import native_config, native_source
 from lily.checkpoint import CheckpointSource, MatrixSource, TensorSlice, VectorSource, read_checkpoint
 from lily.errors import CheckpointError, ConfigError, ContextOverflowError, InvalidArgumentError, NonFiniteError
 
