@@ -27,7 +27,8 @@ PACKAGE_LAYERS = (
     ("checks",),
     ("files",),
     ("checkpoint", "sampling"),
-    ("text", "identity", "session"),
+    ("text", "identity", "display"),
+    ("session",),
     ("cache",),
     ("model",),
     ("chat",),
@@ -35,8 +36,8 @@ PACKAGE_LAYERS = (
     ("server",),
     ("cli",),
 )
-# Imports inside functions that go up on purpose: what they need is loaded only when somebody asks for it.
-LAZY = {("model", "chat"), ("model", "notebook"), ("chat", "notebook"), ("session", "notebook")}
+# The one import that goes up, inside a function: `Model.chat` begins a conversation for those who have a model.
+LAZY = {("model", "chat")}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([\w/.]+)"', re.M)
 

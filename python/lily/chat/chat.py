@@ -286,7 +286,7 @@ class Chat:
         return f"<lily.Chat messages={len(self._messages)} tools={len(self._rendering.tools)}>"
 
     def _repr_html_(self) -> str:
-        from lily.notebook import chat_html
+        from lily.display import chat_html
 
         return chat_html(self)
 

@@ -193,7 +193,7 @@ class Answer:
         return self.content
 
     def _repr_markdown_(self) -> str:
-        from lily.notebook import answer_markdown
+        from lily.display import answer_markdown
 
         return answer_markdown(self)
 

@@ -76,6 +76,6 @@ class ModelFacts:
         return f"<lily.Model {name!r} layers={layers} backend={self.backend!r}{cpu}>"
 
     def _repr_html_(self) -> str:
-        from lily.notebook import model_html
+        from lily.display import model_html
 
         return model_html(cast("Model", self))

@@ -321,7 +321,7 @@ class Session:
             return "<lily.Session closed>"
 
     def _repr_html_(self) -> str:
-        from lily.notebook import session_html
+        from lily.display import session_html
 
         return session_html(self)
 
