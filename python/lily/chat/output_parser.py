@@ -175,16 +175,12 @@ class OutputParser:
         while not self.ended and self._advance(final=True, truncated=truncated):
             pass
 
-    # Each step consumes some text; False if it needs more text.
-
     def _advance(self, *, final: bool, truncated: bool) -> bool:
         if self._reader is not None:
             return self._read_calls(self._reader, final, truncated)
         if self._draft is not None:
             return self._look_behind(self._draft, final, truncated)
         return self._scan(final, truncated)
-
-    # -- text ------------------------------------------------------------------------------------------------------
 
     def _scan(self, final: bool, truncated: bool) -> bool:
         """Pass text on up to the next mark."""
@@ -282,8 +278,6 @@ class OutputParser:
             self._output.begin_block(reasoning=self._reasoning)
             self._code = self._code if self._output.text_came else MarkdownCode()
         return True
-
-    # -- calls -----------------------------------------------------------------------------------------------------
 
     def _begin_call(self, mark: str, *, behind_draft: str | None = None) -> bool:
         """Begin to read a call if one may begin with the tag at the start of the buffer.
@@ -405,8 +399,6 @@ class OutputParser:
         match = _MARKS.match(self._buffer.text)
         self._pass(1 if match is None else match.end())
 
-    # -- calls that count only at the end of the output --------------------------------------------------------------
-
     def _keep_draft(self, found: ReadCalls) -> None:
         """Take the complete calls at the end of what was read; everything before them is text."""
         calls = found.calls
@@ -490,8 +482,6 @@ class OutputParser:
         else:
             self._code.feed(draft.text)
             self._output.text(draft.text, draft.start)
-
-    # -- fences ----------------------------------------------------------------------------------------------------
 
     def _release_fenced(self) -> None:
         """The fence is closed: its contents are text."""

@@ -73,12 +73,7 @@ def responses_chat_request(
     thinking, budget = thinking_of(service, fields, template_options)
     _check_reasoning(service, fields)
     top, with_logprobs = _logprobs(fields)
-    if fields.integer("n", 1) not in (None, 1):
-        raise unsupported("n", "this API has one answer; use /v1/chat/completions for several")
-    if fields.any("truncation", "disabled") != "disabled":
-        if strict:
-            raise unsupported("truncation", "only truncation 'disabled' is supported; leave out items that do not fit")
-        fields.warnings.add("truncation is ignored: a conversation that does not fit is refused")
+    _check_shape(fields, strict)
     form = _format(service, fields)
     RESPONSES_RULES.apply(fields, strict=strict)
     seen = tools.for_model(history.messages, with_form=form is not None)
@@ -107,6 +102,15 @@ def responses_chat_request(
         format_field="text.format",
         tools_of_client=tools,
     )
+
+
+def _check_shape(fields: Fields, strict: bool) -> None:
+    if fields.integer("n", 1) not in (None, 1):
+        raise unsupported("n", "this API has one answer; use /v1/chat/completions for several")
+    if fields.any("truncation", "disabled") != "disabled":
+        if strict:
+            raise unsupported("truncation", "only truncation 'disabled' is supported; leave out items that do not fit")
+        fields.warnings.add("truncation is ignored: a conversation that does not fit is refused")
 
 
 def _tools(fields: Fields, strict: bool) -> RequestTools:
