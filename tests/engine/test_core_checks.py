@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_helpers import VOCAB, random_ids
-from lily._native import native_config, native_source
+from lily.model.native import native_config, native_source
 
 import lily
 from lily import _core
