@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_helpers import VOCAB, random_ids
-from lily._native import native_config, native_source
 
 import lily
 from lily import _core
 from lily.checkpoint import CheckpointSource, MatrixSource, TensorSlice, VectorSource, read_checkpoint
 from lily.errors import CheckpointError, ConfigError, ContextOverflowError, InvalidArgumentError, NonFiniteError
+from lily.model.native import native_config, native_source
 
 # -- configs
 

@@ -128,6 +128,8 @@ def test_wrong_dispatches_are_refused(make_device: Any) -> None:
     assert "slot 1 is bound 2 times" in dispatch(device, [read, write, write])
     assert "no buffer in slot 2" in dispatch(device, [read, write, (2, y, 0, 256, False)])
     assert "which has only 256" in dispatch(device, [read, (1, y, 4, 256, True)])
+    for offset, size in ((8, 2**64 - 8), (4, 2**64 - 4), (8, 2**64 - 1), (260, 0), (2**64 - 4, 4)):  # ends wrap around
+        assert "which has only 256" in dispatch(device, [read, (1, y, offset, size, True)])
     assert "offset 2 is not a multiple of 4" in dispatch(device, [read, (1, y, 2, 254, True)])
     assert "empty range" in dispatch(device, [read, (1, y, 256, 0, True)])
     assert "pointer is const" in dispatch(device, [(0, x, 0, 256, True), write])
