@@ -215,7 +215,7 @@ ODD = {
     "no UTF-8": (b"GET /v1/models/%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
     "many headers": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 100_000 + b"\r\n", 400),
     "odd host": (b"GET /nowhere HTTP/1.1\r\nHost: [\r\n\r\n", 403),
-    "slash": (b"GET /health/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+    "slash": (b"GET /health/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
     "garbage": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", 400),
     "websocket": (
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
