@@ -10,6 +10,7 @@ median of the ratios within rounds, which is the figure to trust on a machine th
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import statistics
@@ -95,6 +96,7 @@ def record(commits: list[str], rounds: list[list[dict[str, float]]]) -> dict[str
     """What the JSON file holds: the command, the machine and every figure."""
     return {
         "command": f"python benchmarks/compare_commits.py {commits[0][:12]} {commits[1][:12]} --rounds {len(rounds)}",
+        "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "before": [one[0] for one in rounds],
         "after": [one[1] for one in rounds],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from records import parser, write
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / folder) for folder in ("metal", "support")]
 
 HEADS, KV_HEADS, HEAD_DIM = 16, 2, 256
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -37,9 +38,21 @@ def engines(figures):
     return {"lily": figures["lily"], "llama.cpp": [max(values) for values in zip(*peers, strict=True)]}
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """The pictures that the script draws now."""
+    pytest.importorskip("matplotlib", reason="needs the extra for plots")
+    drawer = load("draw_speed")
+    drawer.IMAGES = tmp_path_factory.mktemp("images")
+    drawer.main()
+    return drawer.IMAGES
+
+
+@pytest.fixture(params=["committed light", "committed dark", "drawn light", "drawn dark"])
 def picture(request):
-    return (BENCHMARKS.parent / "docs" / "images" / f"speed-{request.param}.svg").read_text()
+    where, theme = request.param.split()
+    folder = BENCHMARKS.parent / "docs" / "images" if where == "committed" else request.getfixturevalue("drawn")
+    return (folder / f"speed-{theme}.svg").read_text()
 
 
 @pytest.mark.parametrize("part", ["prefill", "decode"])
@@ -131,7 +144,7 @@ def test_other_figures_of_results_are_on_the_page(name):
 def test_every_table_of_figures_on_the_page_has_results():
     before = PAGE.partition("\nResults: ")[0]
     assert tables(before) == []
-    assert set(re.findall(r"Results: `benchmarks/results/(.*?)\.json`", PAGE)) == set(NAMES)
+    assert set(re.findall(r"benchmarks/results/([\w-]+)\.json", PAGE)) == set(NAMES)
 
 
 def test_comparing_commits_reports_ratios_within_rounds():
@@ -197,6 +210,24 @@ def test_the_profile_adds_up(built, monkeypatch, tmp_path):
     command = [sys.executable, BENCHMARKS / "profile_cpu.py", "lily-tiny", *map(str, size), "--json", file]
     subprocess.run(command, check=True)
     assert 90 < sum(json.loads(file.read_text())["shares"].values()) < 101
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs scripts of the shell")
+def test_kernel_programs_are_built_and_run(monkeypatch, tmp_path):
+    """With stand-ins for cmake and for both programs, which a build of minutes would make."""
+    scripts = {
+        "cmake": f'echo "$@" > {tmp_path}/asked',
+        "bench_matmul": 'echo "$1      prefill affine4 rows 2    threads=1     12.5 GMAC/s"',
+        "bench_float_kernels": 'echo "$1"; echo "  rms_norm 2048    0.4 us     61.4 GB/s    20.5 GFLOP/s"',
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    figures = run(monkeypatch, tmp_path, "cpu_kernels", tmp_path, "--isa", "avx2")["figures"]
+    assert (tmp_path / "asked").read_text() == f"--build {tmp_path} --target bench_matmul bench_float_kernels\n"
+    assert figures["avx2, prefill affine4 rows 2, 1 threads, GMAC/s"] == 12.5
+    assert figures["avx2, rms_norm 2048, GB/s"] == 61.4
 
 
 def test_shares_of_a_report():

@@ -20,6 +20,7 @@ FOUND_UNDER_ANOTHER_NAME = {
     "lily.checkpoint.Plan",
     "lily.checkpoint.plan",
 }
+_PATH = re.compile(r"(?<![\w/.])((?:tests|tools|benchmarks|src|metal|cmake|python/lily)/[\w./-]*[\w/])(?![\w*<{/])")
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
 
 
@@ -49,6 +50,24 @@ def test_a_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# One heading\n[a](#one-heading) [b](#another) [c](missing.md) ![d](https://elsewhere/x.png)\n")
     assert list(broken_links(page)) == ["#another", "missing.md"]
+
+
+def missing_files(text: str) -> list[str]:
+    """Paths of the repository in a page that do not exist; names in capitals stand for others."""
+    found = re.findall(
+        r"(?<![\w/.])((?:tests|tools|benchmarks|src|metal|cmake|python/lily)/[\w./-]*[\w/])(?![\w*<{/])", text
+    )
+    return [path for path in found if not re.search(r"[A-Z]{4}", path) and not list(ROOT.glob(f"{path}*"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_exist(page):
+    assert missing_files(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_missing_file_is_found():
+    text = "`tests/synthesis.py`, `src/lily_core/cpu`, `tools/msl/`, `metal/<family>.metal`, tests/fuzz/found/TARGET/"
+    assert missing_files(text) == ["tests/synthesis.py"]
 
 
 @pytest.mark.parametrize("module", PUBLIC)
