@@ -49,6 +49,25 @@ TEST_CASE("extreme activations") {
   }
 }
 
+// Activations that lie half way between two integers, at all the borders of the two halves: they go to the even one.
+TEST_CASE("activations half way between integers") {
+  for (const KernelTable* table : all_tables()) {
+    for (int first = -384; first < 384; first += 31) {
+      float x[32];
+      x[0] = 32512.0F;  // the group's scale is one
+      for (int i = 1; i < 32; ++i) x[i] = static_cast<float>(first + i) + 0.5F;
+      std::int8_t high[32];
+      std::int8_t low[32];
+      float scale = 0.0F;
+      float sum = 0.0F;
+      table->quantize_row(x, 32, 32, ColumnOrder::natural, high, low, &scale, &sum);
+      CHECK(scale == 1.0F);
+      for (int i = 0; i < 32; ++i)
+        CHECK_MESSAGE(256 * high[i] + low[i] == static_cast<int>(std::nearbyint(x[i])), table->name, " of ", x[i]);
+    }
+  }
+}
+
 // The portable fused multiply-add against the library's, in the cases that it treats apart: sums next to half way
 // between two float32 numbers, subnormal ones, zeros of either sign, infinities, and any exponents.
 TEST_CASE("portable fused multiply-add") {
