@@ -145,7 +145,7 @@ def test_files_that_are_not_there(checkpoint: Path, file: int) -> None:
         (with_vector("norm", lambda one: dataclasses.replace(one, size=95)), "norm has 95 elements, expected 96"),
         (with_vector("norm", lambda one: dataclasses.replace(one, name="other")), "norm is missing"),
         (with_vector("norm", lambda one: dataclasses.replace(one, offset=1 << 50)), "lie outside the file"),
-        (lambda source: dataclasses.replace(source, identities=source.identities[:1]), "of different number"),
+        (lambda source: dataclasses.replace(source, identities=source.identities[:1]), "different numbers"),
     ],
 )
 def test_weights_that_are_not_the_model_s(checkpoint: Path, change: Callable[..., Any], words: str) -> None:
@@ -199,7 +199,7 @@ def test_a_state_is_rebuilt(model: lily.Model, parts: Any, pending: int | None) 
 )
 def test_parts_of_a_state_that_do_not_fit_together(parts: Any, change: Callable[..., Any]) -> None:
     builder, tensors, tokens, logits = parts
-    with pytest.raises(InvalidArgumentError, match="do not fit together"):
+    with pytest.raises(InvalidArgumentError, match="are inconsistent"):
         import_all(builder, tensors).build(*change(tokens, None, logits))
 
 
@@ -213,7 +213,7 @@ def test_a_state_that_lacks_a_tensor_or_has_one_of_another_size(parts: Any) -> N
         builder.import_tensor(len(tensors), tensors[0])
     for index, values in enumerate(tensors[:-1]):
         builder.import_tensor(index, values)
-    with pytest.raises(InvalidArgumentError, match="do not fit together"):
+    with pytest.raises(InvalidArgumentError, match="are inconsistent"):
         builder.build(tokens, None, logits)
 
 
