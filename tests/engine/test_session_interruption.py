@@ -95,6 +95,24 @@ def test_keyboard_interrupt_in_prefill(session: lily.Session, alarm: Callable[[f
     expect_usable(session, ids)
 
 
+def test_keyboard_interrupt_within_one_call_without_a_callback(
+    session: lily.Session, alarm: Callable[[float], None]
+) -> None:
+    """The call itself looks for signals between its chunks: there is no Python code that would."""
+    ids = random_ids(LONG, 2)
+    taken = float("inf")
+    for _ in range(2):
+        begin = time.monotonic()
+        session.prefill(ids)
+        taken = min(taken, time.monotonic() - begin)
+        session.reset()
+    with pytest.raises(KeyboardInterrupt):
+        alarm(taken / 4)
+        session.prefill(ids)
+    assert session.position % CHUNK == 0 and session.position < LONG
+    expect_usable(session, ids)
+
+
 def test_keyboard_interrupts_at_any_time(checkpoint: Path, alarm: Callable[[float], None]) -> None:
     """Signals that arrive anywhere in calls and between them never leave the session locked or torn."""
     random = np.random.default_rng(7)
