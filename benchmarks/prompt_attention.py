@@ -42,6 +42,7 @@ def rate(rows: int, position: int, runs: int) -> float:
     """TFLOP/s of the fastest run."""
     from attention_cases import HEAD_DIM as HEAD_DIM_CONSTANT
     from attention_cases import Shape, random_bfloat16, random_cache
+
     from device_runner import run, sim
     from lily_args import ARGS
 

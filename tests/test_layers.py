@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import check_layers
 import pytest
+
+import check_layers
 
 
 def test_the_tree_is_in_order() -> None:

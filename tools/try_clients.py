@@ -198,12 +198,12 @@ def briefly(model: Any) -> Any:
 @contextlib.contextmanager
 def served(reply: Any, record: Path | None) -> Iterator[tuple[str, Recorder]]:
     """The bundled model at a free loopback port; `reply` decides what it says."""
-    import lily_tiny
     import uvicorn
-    from scripted_answers import saying
 
+    import lily_tiny
     from lily import Model, Session
     from lily.server import ServerOptions, create_app
+    from scripted_answers import saying
 
     with Model.load(lily_tiny.CHECKPOINT, max_context=65536) as model, socket.socket() as listener:
         Session.generation = briefly(model)

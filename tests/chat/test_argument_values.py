@@ -4,12 +4,12 @@ import json
 import time
 
 import pytest
-from parsing import parse_every_way
 
 from lily.chat import argument_values
 from lily.chat.argument_values import ToolSchemas, convert, is_text
 from lily.chat.json_values import MISFIT
 from lily.errors import InvalidArgumentError
+from parsing import parse_every_way
 
 INTEGER, NUMBER, STRING = {"type": "integer"}, {"type": "number"}, {"type": "string"}
 BOOLEAN, NULL, ARRAY, OBJECT = {"type": "boolean"}, {"type": "null"}, {"type": "array"}, {"type": "object"}

@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from parsing import call_text, parse, parse_begun, tool
 
 from fuzz.call_texts import cuts, texts
 from lily.errors import InvalidArgumentError
+from parsing import call_text, parse, parse_begun, tool
 
 TOOLS = [tool("name_it", ["a"], a={"type": "string"}, b={"type": "integer"}), tool("now")]
 CALL = call_text("name_it", a="x\n</b> </parameter> y", b=7)

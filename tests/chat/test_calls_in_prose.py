@@ -1,6 +1,7 @@
 """Text about calls is text, with every character of it; calls stand where the chat template has them."""
 
 import pytest
+
 from parsing import call_text, parse_every_way, parse_with_deltas, tool
 
 TOOLS = [tool("f", ["a"], a={"type": "string"}), tool("now")]

@@ -1,11 +1,11 @@
 """Calls in a thinking block: a draft is no call, whatever follows it; the turn's last words are one."""
 
 import pytest
-from parsing import call_text, parse_every_way, parse_with_deltas, tool
 
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.events import ReasoningDelta
 from lily.chat.output_parser import OutputParser
+from parsing import call_text, parse_every_way, parse_with_deltas, tool
 
 TOOLS = [tool("bash", ["command"], command={"type": "string"}), tool("now")]
 REMOVE, LIST = call_text("bash", command="rm -rf build"), call_text("bash", command="ls")

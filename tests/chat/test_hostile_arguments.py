@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile_values import HOSTILE, MidwayError
 
 import lily
+from hostile_values import HOSTILE, MidwayError
 from lily.chat import PythonTool, TurnOptions, collect, normalize_messages
 from lily.errors import LilyError
 from lily.notebook import show

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from parsing import call_text, parse, parse_every_way, parse_with_deltas, tool
 
 from lily.chat.output_parser import OutputParser, thinking_is_open
 from lily.errors import InvalidArgumentError
+from parsing import call_text, parse, parse_every_way, parse_with_deltas, tool
 
 CALENDAR = tool("events", ["day"], day={"type": "integer"}, note={"type": "string"}, extra={"type": "object"})
 WRITE = tool("write_file", ["path", "text"], path={"type": "string"}, text={"type": "string"})

@@ -5,11 +5,11 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from parsing import parse, parse_with_deltas, pieces_of, tool
 
 from fuzz.call_texts import TYPES, cuts, json_values, schemas, texts
 from lily.chat.argument_values import convert
 from lily.text import ChatTemplate
+from parsing import parse, parse_with_deltas, pieces_of, tool
 
 SCHEMA = {"n": {"type": "integer"}, "o": {"type": "object"}, "s": {"type": "string"}}
 TOOLS = [tool("f", ["n"], **SCHEMA), tool("g")]

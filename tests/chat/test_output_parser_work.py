@@ -4,10 +4,10 @@ import sys
 import time
 
 import pytest
-from parsing import tool
 
 from lily.chat.argument_values import ToolSchemas
 from lily.chat.output_parser import OutputParser
+from parsing import tool
 
 TOOLS = ToolSchemas([tool("f", text={"type": "string"}, path={"type": "string"}, list={"type": "array"}), tool("g")])
 OPEN = "<tool_call>\n<function=f>\n<parameter=text>\n"

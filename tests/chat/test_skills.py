@@ -1,10 +1,10 @@
 """lily-tiny's skills: what the parser makes of the reference's answers, and whole chats that call tools."""
 
 import pytest
-from parsing import parse_every_way
 
 from evaluate import reference_results, skill_records
 from lily import Sampling
+from parsing import parse_every_way
 
 CALLS = [record for record in skill_records() if record["check"] == "tool_calls"]
 OUTPUTS = {output["id"]: output for output in reference_results()["outputs"]}

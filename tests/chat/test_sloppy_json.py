@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing import call_text, parse_every_way, parse_with_deltas, tool
 
 from fuzz.call_texts import json_values
 from lily.chat.sloppy_json import as_json, json_number
+from parsing import call_text, parse_every_way, parse_with_deltas, tool
 
 TOOLS = [tool("f", a={}, b={}, o={"type": "object"}), tool("now")]
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parsing import pieces_of
 
 from lily.chat.stop_strings import StopStrings, as_stop_strings
 from lily.errors import InvalidArgumentError
+from parsing import pieces_of
 
 
 def stream(pieces, stops):

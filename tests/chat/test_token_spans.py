@@ -2,10 +2,10 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsing import pieces_of
 
 from lily.chat.events import TokenLogprob
 from lily.chat.token_spans import TokenSpans
+from parsing import pieces_of
 
 
 class Bytes:

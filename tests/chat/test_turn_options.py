@@ -1,10 +1,10 @@
 """Options of a turn hold on every path: one call only, stop strings, limits and log-probabilities around calls."""
 
 import pytest
-from parsing import call_text, tool
 
 import lily
 from lily.chat import ContentDelta, ReasoningDelta, ToolCallDelta, ToolCallEvent
+from parsing import call_text, tool
 
 GREEDY = lily.Sampling.greedy()
 DICE = tool("throw_dice", ["faces"], faces={"type": "integer"})

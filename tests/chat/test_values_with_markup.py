@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from parsing import call_text, parse, parse_every_way, parse_with_deltas, pieces_of, tool
 
 TEXT = {"type": "string"}

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_edits import read_header_table, write_header
-from checkpoint_helpers import assert_valid
 
+from checkpoint_helpers import assert_valid
 from fuzz.mutations import mutate_bytes, mutate_json
 from lily.checkpoint import read_checkpoint
 from lily.errors import CheckpointError, ConfigError

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_edits import Table, read_header_table, write_header
-from checkpoint_helpers import all_values, assert_valid
 from numpy.typing import NDArray
 
+from checkpoint_helpers import all_values, assert_valid
 from lily.checkpoint import Checkpoint, ElementType, LayerType, MatrixFormat, read_checkpoint
 from lily.errors import CheckpointError
 from reference.config import read_config

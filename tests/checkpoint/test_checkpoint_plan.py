@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_helpers import assert_valid
 
+from checkpoint_helpers import assert_valid
 from lily.checkpoint import Checkpoint, plan, read_checkpoint
 from lily.checkpoint.memory_plan import scratch_bytes
 from lily.errors import InvalidArgumentError

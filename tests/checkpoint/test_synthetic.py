@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_helpers import all_values
 from safetensors import safe_open
 
 import synthetic
+from checkpoint_helpers import all_values
 from lily.checkpoint import read_checkpoint
 from synthetic import Options, random_config, tensors, text_config, with_layers, write_checkpoint
 

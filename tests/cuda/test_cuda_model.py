@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from engine_helpers import assert_parts_give_the_same_bits
 
 import lily
+from engine_helpers import assert_parts_give_the_same_bits
 from lily.errors import BackendError
 
 PROMPT = np.random.default_rng(71).integers(0, 4000, 203).tolist()

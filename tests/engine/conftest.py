@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_helpers import CONFIG
-from synthetic import write_checkpoint
 
 import lily
+from engine_helpers import CONFIG
+from synthetic import write_checkpoint
 
 
 @pytest.fixture(scope="session")

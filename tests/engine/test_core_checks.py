@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import VOCAB, random_ids
 
 import lily
+from engine_helpers import VOCAB, random_ids
 from lily import _core
 from lily.checkpoint import CheckpointSource, MatrixSource, TensorSlice, VectorSource, read_checkpoint
 from lily.errors import CheckpointError, ConfigError, ContextOverflowError, InvalidArgumentError, NonFiniteError

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import in_chunks, random_ids
 
 import lily
+from engine_helpers import in_chunks, random_ids
 from lily import _core
 from lily.checkpoint import Checkpoint, read_checkpoint
 from lily.errors import CheckpointError

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import CONFIG, THREADS, random_ids
 
 import lily
+from engine_helpers import CONFIG, THREADS, random_ids
 from lily import _core
 from lily.checkpoint import ElementType, read_checkpoint
 from lily.errors import NonFiniteError

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import CONTEXT, THREADS, VOCAB, fresh_logits, random_ids
 from numpy.typing import NDArray
 
 import lily
+from engine_helpers import CONTEXT, THREADS, VOCAB, fresh_logits, random_ids
 from lily import _core
 
 LONG = 300  # crosses a block of the KV cache

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import THREADS, random_ids
 
 import lily
+from engine_helpers import THREADS, random_ids
 
 UPWARD = {"x86_64": 0x800, "aarch64": 0x400000, "arm64": 0x400000}.get(platform.machine())  # <fenv.h>
 LIBRARY = ctypes.CDLL(ctypes.util.find_library("m")) if ctypes.util.find_library("m") else None

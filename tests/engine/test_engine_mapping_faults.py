@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from engine_helpers import expect_success, run_python
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="finds mappings in /proc")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import expect_success, run_python
 
 import lily
+from engine_helpers import expect_success, run_python
 from synthetic import random_config, text_config, write_checkpoint
 
 CHUNK = 96

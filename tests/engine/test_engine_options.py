@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import CONTEXT, THREADS, expect_success, fresh_logits, random_ids, run_python
 
 import lily
+from engine_helpers import CONTEXT, THREADS, expect_success, fresh_logits, random_ids, run_python
 from lily import _core
 from lily.errors import BackendError, ConfigError, MemoryLimitError
 

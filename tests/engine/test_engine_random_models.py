@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import random_ids
 
 import lily
 import reference
+from engine_helpers import random_ids
 from synthetic import random_config, text_config, write_checkpoint
 
 ERROR = 1e-3

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import CONFIG, random_ids
 from numpy.typing import NDArray
 
 import lily
 import reference
+from engine_helpers import CONFIG, random_ids
 from synthetic import write_checkpoint
 
 # Shapes that the GPU engine takes, too.

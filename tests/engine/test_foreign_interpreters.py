@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from engine_helpers import run_python
 
 CODE = """

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import random_ids
 
 import lily
+from engine_helpers import random_ids
 from lily.errors import BusyError, CancelledError, ClosedError, InvalidArgumentError
 
 ROUNDS = int(os.environ.get("LILY_CLOSE_ROUNDS", "25"))

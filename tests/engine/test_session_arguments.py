@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import THREADS, VOCAB, fresh_logits, random_ids
 
 import lily
+from engine_helpers import THREADS, VOCAB, fresh_logits, random_ids
 from lily.errors import ClosedError, ContextOverflowError, InvalidArgumentError
 
 WRONG_IDS: list[tuple[Any, str]] = [

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import CONFIG, THREADS, VOCAB, fresh_logits, greedy, random_ids
 
 import lily
 import lily_tiny
+from engine_helpers import CONFIG, THREADS, VOCAB, fresh_logits, greedy, random_ids
 from lily import Sampling
 from lily.errors import ClosedError, ContextOverflowError, InvalidArgumentError
 from synthetic import write_checkpoint

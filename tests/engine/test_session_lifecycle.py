@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import THREADS, expect_success, fresh_logits, run_python
 
 import lily
+from engine_helpers import THREADS, expect_success, fresh_logits, run_python
 from lily.errors import BusyError, CheckpointError
 from synthetic import write_checkpoint
 from synthetic_configs import random_config

@@ -6,9 +6,9 @@ import gc
 
 import numpy as np
 import pytest
-from engine_helpers import VOCAB, random_ids
 
 import lily
+from engine_helpers import VOCAB, random_ids
 
 
 def test_type_and_ownership(session: lily.Session) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import THREADS, random_ids
 from numpy.typing import NDArray
 
 import lily
+from engine_helpers import THREADS, random_ids
 from lily.errors import InvalidArgumentError
 
 TOLERANCE = 2e-6  # of a float32 result: half a unit in the last place at 16 is 1e-6

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import CONTEXT, fresh_logits, greedy, in_chunks, random_ids
 
 import lily
+from engine_helpers import CONTEXT, fresh_logits, greedy, in_chunks, random_ids
 from lily.errors import BusyError
 
 MANY = 16

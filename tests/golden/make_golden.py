@@ -25,7 +25,6 @@ sys.path.insert(0, str(HERE.parent / "support"))
 sys.path.insert(0, str(HERE.parent))
 
 import lily_tiny  # noqa: E402
-
 import reference  # noqa: E402
 from oracles.compare import perplexity  # noqa: E402
 

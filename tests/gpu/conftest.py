@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpu_models import GPU_CONFIG
-from synthetic import write_checkpoint
 
 import lily
+from gpu_models import GPU_CONFIG
+from synthetic import write_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deferred_device import model_on, run_stage
-from engine_helpers import random_ids
 
 import lily
+from deferred_device import model_on, run_stage
+from engine_helpers import random_ids
 from lily import _test_doubles
 from lily.checkpoint import resolve_source
 from lily.errors import CheckpointError

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import lily
 from deferred_device import model_on
 from device_runner import sim
 from engine_helpers import random_ids
 from gpu_models import GPU_CONFIG
 from synthetic import write_checkpoint
-
-import lily
 
 PROMPT = random_ids(19, seed=31)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from deferred_device import deferred_device, model_on
-from engine_helpers import random_ids
 
 import lily
+from deferred_device import deferred_device, model_on
+from engine_helpers import random_ids
 
 PROMPT = random_ids(400, seed=41)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deferred_device import deferred_device, model_on
-from engine_helpers import random_ids
 
 import lily
+from deferred_device import deferred_device, model_on
+from engine_helpers import random_ids
 from lily.errors import BackendError, CancelledError, ContextOverflowError
 
 PROMPT = random_ids(7, seed=4)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from engine_helpers import random_ids
-from gpu_models import GPU_CONFIG
 
 import lily
+from engine_helpers import random_ids
+from gpu_models import GPU_CONFIG
 from synthetic import with_layers, write_checkpoint
 
 PROMPT, STEPS = random_ids(33, seed=8), random_ids(12, seed=9)

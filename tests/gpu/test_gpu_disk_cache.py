@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from engine_helpers import random_ids
 
 import lily
+from engine_helpers import random_ids
 
 
 def test_written_while_the_engine_computes(checkpoint, tmp_path):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deferred_device import deferred_device, model_on
-from engine_helpers import random_ids
 
 import lily
+from deferred_device import deferred_device, model_on
+from engine_helpers import random_ids
 
 PROMPT = random_ids(20, seed=91)
 GREEDY = lily.Sampling.greedy()

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import lily
 from deferred_device import deferred_device, model_on, run_stage
 from engine_helpers import random_ids
 from gpu_models import GPU_CONFIG
-
-import lily
 from lily.errors import BackendError, LilyError
 from synthetic import write_checkpoint
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deferred_device import model_on
-from engine_helpers import random_ids
 
 import lily
+from deferred_device import model_on
+from engine_helpers import random_ids
 from lily import _core
 
 PROMPT = random_ids(600, seed=71)  # the caches grow at 256 and at 512 positions

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_models import GPU_CONFIG
 
 import lily
+from gpu_models import GPU_CONFIG
 from lily.checkpoint import read_checkpoint
 from lily.errors import NonFiniteError
 from synthetic import write_checkpoint

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import random_ids
 
 import lily
+from engine_helpers import random_ids
 
 IDS = random_ids(78, seed=81)
 TARGETS = random_ids(77, seed=82)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import assert_parts_give_the_same_bits, random_ids
-from gpu_models import GPU_CONFIG
 
 import lily
+from engine_helpers import assert_parts_give_the_same_bits, random_ids
+from gpu_models import GPU_CONFIG
 from lily import _core
 from lily.errors import CheckpointError, ConfigError
 from synthetic import write_checkpoint

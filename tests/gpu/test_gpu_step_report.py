@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from gpu_models import GPU_CONFIG
 
 import lily
+from gpu_models import GPU_CONFIG
 from lily.cli import main
 from lily.errors import ConfigError
 from lily.model.gpu_options import MECHANISMS

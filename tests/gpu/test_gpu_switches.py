@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import random_ids
-from gpu_models import GPU_CONFIG
 
 import lily
+from engine_helpers import random_ids
+from gpu_models import GPU_CONFIG
 from lily.bench.step_report import step_report
 from lily.model.gpu_options import MECHANISMS
 from synthetic import write_checkpoint

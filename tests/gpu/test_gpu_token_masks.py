@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from deferred_device import model_on, run_stage
-from engine_helpers import random_ids
 from numpy.typing import NDArray
 
 import lily
+from deferred_device import model_on, run_stage
+from engine_helpers import random_ids
 from lily import _core, _test_doubles
 
 PROMPT = random_ids(5, seed=3)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from device_runner import from_bfloat16, pack, to_bfloat16
 from lily_args import ARGS
 

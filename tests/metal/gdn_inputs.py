@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from device_runner import from_bfloat16, pack, to_bfloat16
-from lily_args import ARGS
 from numpy.typing import NDArray
 
+from device_runner import from_bfloat16, pack, to_bfloat16
+from lily_args import ARGS
 from reference.blocks import delta_rule, l2_norm
 
 EPSILON = 1e-6

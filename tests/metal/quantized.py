@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from device_runner import from_bfloat16, to_bfloat16
-from lily_args import ARGS
 from numpy.typing import NDArray
 
+from device_runner import from_bfloat16, to_bfloat16
+from lily_args import ARGS
 from reference.dequantize import dequantize
 
 PLAIN_GROUP_SIZE = 64  # the group size constant that passes set with plain bf16 matrices

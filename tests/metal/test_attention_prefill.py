@@ -17,6 +17,7 @@ from attention_cases import (
     random_cache,
     sigmoid,
 )
+
 from device_runner import from_bfloat16, run, sim
 from lily_args import ARGS
 

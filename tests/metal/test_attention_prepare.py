@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import BFLOAT16, HEAD_DIM, Array, Shape, random_bfloat16
+
 from device_runner import Launch, from_bfloat16, run_stages, sim, to_bfloat16
 from lily_args import ARGS
-
 from reference.blocks import rms_norm
 
 LANES = ARGS.kSimdWidth

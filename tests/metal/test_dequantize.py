@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import pack, run, sim, to_bfloat16
-from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_matrix
+
+from device_runner import pack, run, sim, to_bfloat16
+from lily_args import ARGS
 
 
 def dequantized(device: Any, matrix: Matrix) -> NDArray[np.uint16]:

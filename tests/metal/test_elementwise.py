@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import from_bfloat16, pack, run, sim
-from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import random_bfloat16
+
+from device_runner import from_bfloat16, pack, run, sim
+from lily_args import ARGS
 
 THREADS = ARGS.kElementThreads
 COUNTS = [1, 3, 4, 1021, 1024, 2051]

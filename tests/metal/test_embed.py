@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import pack, run, sim
-from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_matrix
+
+from device_runner import pack, run, sim
+from lily_args import ARGS
 
 VOCABULARY = 37
 FORMATS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128), (16, 64)]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import from_bfloat16, run, sim
 from gdn_inputs import SENTINEL, Shape, random_bfloat16, sentinels
-from lily_args import ARGS
 from numpy.typing import NDArray
 
+from device_runner import from_bfloat16, run, sim
+from lily_args import ARGS
 from reference.blocks import causal_convolution, l2_norm, sigmoid, silu, softplus
 
 SHAPES = [

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import run, sim
 from gdn_inputs import KEY_DIM_CONSTANT, Recurrence, Shape, ceil_divide, sentinels
-from lily_args import ARGS
 from numpy.typing import NDArray
+
+from device_runner import run, sim
+from lily_args import ARGS
 
 KERNELS = ["gdn_scan", "gdn_scan_blocked"]
 BLOCK = ARGS.kScanBlock

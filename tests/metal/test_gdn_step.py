@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import from_bfloat16, run, sim, to_bfloat16
 from gdn_inputs import EPSILON, KEY_DIM_CONSTANT, SENTINEL, Recurrence, Shape, random_bfloat16, sentinels
-from lily_args import ARGS
 from numpy.typing import NDArray
 
+from device_runner import from_bfloat16, run, sim, to_bfloat16
+from lily_args import ARGS
 from reference.blocks import rms_norm, silu
 
 UNWRITTEN = int(SENTINEL.view(np.uint32) >> 16)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import from_bfloat16, pack, run, sim, to_bfloat16
-from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
+
+from device_runner import from_bfloat16, pack, run, sim, to_bfloat16
+from lily_args import ARGS
 
 TILE_COLUMNS, THREADS = ARGS.kTileColumns, ARGS.kTileThreads
 STORE_DEFAULT, ACCUMULATE_FLOAT, STORE_FLOAT = ARGS.kStoreDefault, ARGS.kAccumulateFloat, ARGS.kStoreFloat

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import from_bfloat16, pack, run, sim
-from lily_args import ARGS
 from numpy.typing import NDArray
 from quantized import Matrix, random_bfloat16, random_matrix
+
+from device_runner import from_bfloat16, pack, run, sim
+from lily_args import ARGS
 
 BFLOAT, RESIDUAL = ARGS.kBfloatVector, ARGS.kResidualVector
 # Rows of a threadgroup, by how its simdgroups share the work.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lily_args import ARGS, HEADER, read_constants
-
 from lily.verify import function_constants
+from lily_args import ARGS, HEADER, read_constants
 
 
 def test_references_know_the_function_constants() -> None:

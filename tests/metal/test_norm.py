@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+
 from device_runner import from_bfloat16, pack, run, sim
 from lily_args import ARGS
-from numpy.typing import NDArray
 
 EPS = 1e-6
 

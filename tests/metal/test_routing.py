@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from device_runner import KernelError, Launch, from_bfloat16, pack, run, run_stages, sim, to_bfloat16
 from lily_args import ARGS
 

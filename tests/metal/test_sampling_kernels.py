@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runner import Launch, pack, run, run_stages, sim
-from lily_args import ARGS
 
+from device_runner import Launch, pack, run, run_stages, sim
 from lily import Sampling, _core
 from lily.errors import BackendError
+from lily_args import ARGS
 
 Array = np.ndarray[Any, Any]
 VOCABULARY = 248_320

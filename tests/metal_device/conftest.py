@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from gpu_models import GPU_CONFIG
 from synthetic import write_checkpoint
 

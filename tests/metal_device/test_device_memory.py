@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_models import GPU_CONFIG
 
 import lily
+from gpu_models import GPU_CONFIG
 from lily import _core, _test_doubles
 from lily.checkpoint import read_checkpoint
 from lily.errors import ConfigError, MemoryLimitError

@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("lily._core", reason="needs the built package")
 pytest.importorskip("starlette", reason="needs the extra for the server")
 
-from served import CHAT, HELLO, MESSAGES, RESPONSES, everything, parsed, request
 from starlette.requests import Request
 
 from lily.chat import ContentDelta
@@ -25,6 +24,7 @@ from lily.server.byte_budget import ByteBudget, Charge
 from lily.server.call import Call
 from lily.server.delivery import EventStream
 from lily.server.engine import Engine, Failure, Finished
+from served import CHAT, HELLO, MESSAGES, RESPONSES, everything, parsed, request
 
 PATHS = {
     CHAT: {"messages": HELLO, "max_tokens": 2},

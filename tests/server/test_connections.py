@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("lily._core", reason="needs the built package")
 pytest.importorskip("starlette", reason="needs the extra for the server")
 
-from served import CHAT, HELLO, everything, is_open, parsed, request, served, wait_until_closed
-
 from lily.server import run
+from served import CHAT, HELLO, everything, is_open, parsed, request, served, wait_until_closed
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 

@@ -8,10 +8,9 @@ import pytest
 pytest.importorskip("lily._core", reason="needs the built package")
 pytest.importorskip("starlette", reason="needs the extra for the server")
 
-from served import everything, request, served
-
 from lily.server import ServerOptions
 from lily.server.protocol import ConnectionLimits
+from served import everything, request, served
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 

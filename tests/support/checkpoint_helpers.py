@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from source_values import matrix_values, vector_values
 
 from lily.checkpoint import Checkpoint, LayerType, MatrixSource, TensorSlice
+from source_values import matrix_values, vector_values
 
 
 def all_values(checkpoint: Checkpoint) -> dict[str, NDArray[np.float64]]:

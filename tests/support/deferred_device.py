@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from device_runner import Launch, run_stages, sim
-
 import lily
+from device_runner import Launch, run_stages, sim
 from lily import _core, _test_doubles
 from lily.checkpoint import read_checkpoint, resolve_source
 from lily.model.native import native_config, native_source

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 
-import lily_tiny
 import numpy as np
 
+import lily_tiny
 from lily import Model, Session
 from lily.server import ServerOptions
 from lily.server.run import end_process, run_server

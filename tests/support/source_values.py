@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from synthetic_values import decode
 
 from lily.checkpoint import CheckpointSource, MatrixSource, TensorSlice, VectorSource
+from synthetic_values import decode
 
 _TYPES = {"bfloat16": ("BF16", np.uint16), "float16": ("F16", np.float16), "float32": ("F32", np.float32)}
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from synthetic_configs import REAL_CONFIG, layer_types, random_config, text_config, with_layers
 from synthetic_values import Values
 

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from check_wheel import kernel_files, sdist_problems, wheel_problems
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,9 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import check_apple
 import check_wheel
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -75,6 +75,7 @@ def small_checkpoint(folder: Path, seed: int = 5) -> Path:
     """A checkpoint of a few hundred kilobytes with all kinds of files."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     import numpy as np
+
     from synthetic import random_config, write_checkpoint
 
     config = random_config(np.random.default_rng(seed), group_size=32, nested=True)

@@ -12,15 +12,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from checkpoint_helpers import assert_valid
 from hypothesis import strategies as st
-from synthetic import random_config, text_config, write_checkpoint
 
+from checkpoint_helpers import assert_valid
 from fuzz.mutations import mutated_bytes, mutated_json
 from fuzz.target import Attempt, Target
 from lily import Model
 from lily.checkpoint import read_checkpoint
 from lily.errors import LilyError
+from synthetic import random_config, text_config, write_checkpoint
 
 __all__ = ["TARGETS", "write_small_checkpoint"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from parsing import parse, parse_begun, parse_with_deltas, pieces_of, tool
 
 from fuzz.call_texts import cuts, json_values, texts
 from fuzz.target import Attempt, Target
+from parsing import parse, parse_begun, parse_with_deltas, pieces_of, tool
 
 __all__ = ["TARGETS"]
 
