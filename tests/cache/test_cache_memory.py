@@ -147,13 +147,13 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the process's size from /proc")
-def test_two_thousand_requests_hold_memory_constant(load, prompt):
+def test_eight_hundred_requests_hold_memory_constant(load, prompt):
     """Mixed lengths, half of them repeated, with forks, abandoned sessions and generations."""
     model = load(prefix_cache_bytes=24 * MIB)
     random = np.random.default_rng(9)
     recent = [prompt(20)]
-    warm_up, sizes = 400, []
-    for request in range(2000):
+    warm_up, sizes = 200, []
+    for request in range(800):
         if random.random() < 0.5:
             base = recent[random.integers(len(recent))]
             ids = np.concatenate([base[: random.integers(1, len(base) + 1)], random.integers(0, 4000, 3)])[:20]
@@ -173,7 +173,7 @@ def test_two_thousand_requests_hold_memory_constant(load, prompt):
             gc.collect()
             sizes.append(resident_bytes())
     one_snapshot = model.prefill(prompt(40)).snapshot().bytes
-    assert model.cache.stats().evictions > 1000
+    assert model.cache.stats().evictions > 400
     assert max(sizes[len(sizes) // 2 :]) - max(sizes[: len(sizes) // 2]) <= one_snapshot
 
 

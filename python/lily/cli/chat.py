@@ -107,6 +107,8 @@ class _Talk:
         if not answered and done.finish_reason == "length":
             remark("lily: --max-tokens ended the thinking before any answer", piped=True)
         remark(str(Statistics.of(done)))
+        if done.finish_reason == "cancelled":  # an interrupt that ended the turn and came no further
+            remark("stopped")
 
     def interactive(self, name: str) -> None:
         """Ask for questions until /quit or the end of input."""
