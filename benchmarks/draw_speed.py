@@ -14,9 +14,8 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "lily"  # equal figures make equal files
-matplotlib.rcParams["font.family"] = ["sans-serif"]
-matplotlib.rcParams["svg.fonttype"] = "none"
+# Equal figures make equal files, with text as text.
+STYLE = {"svg.hashsalt": "lily", "font.family": ["sans-serif"], "svg.fonttype": "none"}
 
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
@@ -30,6 +29,7 @@ THEMES = {
 }
 
 
+@matplotlib.rc_context(STYLE)
 def main() -> None:
     """Draw one file for each theme."""
     card, processor = (
